@@ -1,0 +1,1 @@
+"""Command line: words, screens and exit codes; thin over the API."""

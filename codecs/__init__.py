@@ -1,0 +1,1 @@
+"""Bytes to fewer bytes, and back, on a device."""

@@ -1,0 +1,1 @@
+"""Files: find the tensors in a checkpoint; read and write the .nvckpt container."""
