@@ -1,0 +1,102 @@
+"""Files of torch.distributed.checkpoint: complete torch zips, one behind the other.
+
+Each zip holds one tensor or object under the name `archive`. What it is called stands only in the
+`.metadata` file of the same folder, together with its offset.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from nvckpt.formats import groups
+from nvckpt.formats.byte_source import ByteSource, FileBytes
+from nvckpt.formats.errors import MalformedCheckpointError
+from nvckpt.formats.pickle_values import Call, Key, entries_of
+from nvckpt.formats.pickle_walk import MAX_PICKLE_BYTES, walk
+from nvckpt.formats.segments import Segment
+from nvckpt.formats.torch_zip import Doubts
+from nvckpt.formats.torch_zip import find_tensors as find_zip_tensors
+from nvckpt.formats.zip_directory import Directory, directory_ending_at
+
+METADATA_NAME = ".metadata"
+_MAX_ZIPS = 1_000_000
+
+
+def find_tensors(
+    data: ByteSource, last: Directory, names: dict[int, str], doubts: Doubts, role: str = groups.UNKNOWN_ROLE
+) -> list[Segment]:
+    """The storages of all zips that end with `last`; `names` gives a name for the offset of a zip.
+
+    Walks backwards, since only the end of a zip tells where it starts. A part of the file that is
+    no zip ends the walk: it and everything before it is left out, and noted in `doubts`.
+    """
+    directories = _chain(data, last, doubts)
+    segments: list[Segment] = []
+    for directory in reversed(directories):
+        name = names.get(directory.start, "")
+        segments.extend(find_zip_tensors(data, directory, doubts, role or groups.WEIGHTS, name))
+    return segments
+
+
+def _chain(data: ByteSource, last: Directory, doubts: Doubts) -> list[Directory]:
+    directories = [last]
+    while directories[-1].start > 0:
+        if len(directories) >= _MAX_ZIPS:
+            doubts.say("the file holds too many zips to look into all of them")
+            break
+        try:
+            directories.append(directory_ending_at(data, directories[-1].start))
+        except MalformedCheckpointError:
+            doubts.say("the file does not start with a zip; its first part is stored as plain bytes")
+            break
+    return directories
+
+
+def read_names(path: Path | None) -> dict[int, str]:
+    """The names of the zips in the file at `path`, by their offsets, from the `.metadata` beside it.
+
+    Empty when there is none, or it does not list the file.
+    """
+    if path is None:
+        return {}
+    try:
+        raw = _read_regular(path.parent / METADATA_NAME)
+        value, _ = walk(raw)
+    except (OSError, MalformedCheckpointError):
+        return {}
+    return _names_in(value, path.name)
+
+
+def _read_regular(path: Path) -> bytes:
+    """The bytes of a small regular file; a pipe of that name must not make the reader wait."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise MalformedCheckpointError(f"{METADATA_NAME} is not a file")
+        data = FileBytes(descriptor)
+        if data.size > MAX_PICKLE_BYTES:
+            raise MalformedCheckpointError(f"{METADATA_NAME} is too large")
+        return data.read_at(0, data.size)
+    finally:
+        os.close(descriptor)
+
+
+def _names_in(metadata: object, file_name: str) -> dict[int, str]:
+    """From Metadata.storage_data: {MetadataIndex(fqn, ...): _StorageInfo(relative_path, offset, length)}."""
+    storage_data = entries_of(_attributes(metadata).get("storage_data"))
+    names: dict[int, str] = {}
+    for index, info in (storage_data or {}).items():
+        where = _attributes(info)
+        name = _attributes(index).get("fqn")
+        offset = where.get("offset")
+        if where.get("relative_path") == file_name and isinstance(name, str) and isinstance(offset, int):
+            names[offset] = name
+    return names
+
+
+def _attributes(value: object) -> dict[object, object]:
+    """The attributes of an object: what BUILD gave it."""
+    if isinstance(value, Key):
+        value = value.value
+    state = value.state if isinstance(value, Call) else None
+    return state if isinstance(state, dict) else {}

@@ -1,0 +1,83 @@
+"""Which format a file has, told by its content alone, and what its segments are."""
+
+from pathlib import Path
+
+from nvckpt.formats import distcp, groups, opaque, safetensors_file, torch_legacy, torch_zip
+from nvckpt.formats.byte_source import ByteSource
+from nvckpt.formats.errors import MalformedCheckpointError
+from nvckpt.formats.segments import Segment, Source, tile
+from nvckpt.formats.zip_directory import LOCAL_MAGIC, find_directory
+
+_HEAD = 512
+
+
+def read_source(data: ByteSource, path: Path | None = None) -> Source:
+    """Understand a file as far as possible: segments that tile it, its format and the doubts.
+
+    Content decides; `path` only helps with names, through its own and a `.metadata` file beside it.
+    Never raises for what the bytes are: whatever is not understood becomes opaque bytes, with a
+    warning. An OSError from reading passes.
+    """
+    if data.size == 0:
+        return opaque.opaque_source(opaque.EMPTY, 0)
+    head = b""
+    try:
+        head = data.read_at(0, min(_HEAD, data.size))
+        return _read(data, head, path)
+    except MalformedCheckpointError as error:
+        return opaque.opaque_source(opaque.UNKNOWN, data.size, f"{error}; stored as plain bytes")
+    except OSError:
+        raise
+    except Exception:  # noqa: BLE001 - a parser's mistake must not stop bytes from being stored
+        return opaque.opaque_source(opaque.UNKNOWN, data.size, _NOT_UNDERSTOOD)
+
+
+_NOT_UNDERSTOOD = "the file could not be understood; stored as plain bytes"
+
+
+def _read(data: ByteSource, head: bytes, path: Path | None) -> Source:
+    """Try the formats in order: a safetensors length can look like any magic, so it comes first."""
+    if head.startswith(opaque.LFS_MAGIC):
+        return opaque.foreign_source(head, data.size)
+    if safetensors_file.looks_like(head):
+        return safetensors_file.read(data, groups.role_of_file(path))
+    if head.startswith(LOCAL_MAGIC):
+        return _read_zip(data, head, path)
+    if torch_legacy.MAGIC in head[: torch_legacy.MAGIC_WITHIN]:
+        return _read_legacy(data, path)
+    return opaque.foreign_source(head, data.size)
+
+
+def _read_zip(data: ByteSource, head: bytes, path: Path | None) -> Source:
+    try:
+        directory = find_directory(data)
+    except MalformedCheckpointError as error:
+        is_torch = b"/data.pkl" in head
+        return opaque.opaque_source(opaque.TORCH_ZIP if is_torch else opaque.ZIP, data.size, str(error))
+    doubts = torch_zip.Doubts()
+    role = groups.role_of_file(path)
+    format_name = torch_zip.format_of(directory)
+    names = distcp.read_names(path) if format_name == opaque.TORCH_ZIP else {}
+    if directory.start > 0 or names:
+        format_name = opaque.DISTCP
+        tensors = distcp.find_tensors(data, directory, names, doubts, role)
+    elif format_name == opaque.ZIP:
+        return opaque.opaque_source(
+            opaque.ZIP, data.size, "a zip archive: not a checkpoint format nvckpt knows; stored as plain bytes"
+        )
+    else:
+        tensors = torch_zip.find_tensors(data, directory, doubts, role)
+    return _tiled(format_name, data.size, tensors, doubts.warnings())
+
+
+def _read_legacy(data: ByteSource, path: Path | None) -> Source:
+    try:
+        tensors = torch_legacy.find_tensors(data, groups.role_of_file(path))
+    except MalformedCheckpointError as error:
+        return opaque.opaque_source(opaque.TORCH_LEGACY, data.size, f"{error}; stored as plain bytes")
+    return _tiled(opaque.TORCH_LEGACY, data.size, tensors, [])
+
+
+def _tiled(format_name: str, size: int, tensors: list[Segment], warnings: list[str]) -> Source:
+    segments, dropped = tile(size, tensors)
+    return Source(format_name, size, segments, (*warnings, *dropped))

@@ -1,0 +1,100 @@
+"""Checkpoints written by torch.save before 1.6: five pickles, then the storages, unaligned.
+
+Each storage is an int64 count of elements and that many elements. Nothing else tells where it ends,
+so one unknown element size makes everything behind it unreadable.
+"""
+
+import struct
+
+from nvckpt.formats import groups
+from nvckpt.formats.byte_source import ByteSource
+from nvckpt.formats.dtypes import UNKNOWN
+from nvckpt.formats.errors import MalformedCheckpointError
+from nvckpt.formats.pickle_values import TruncatedPickleError, entries_of
+from nvckpt.formats.pickle_walk import MAX_PICKLE_BYTES, walk
+from nvckpt.formats.segments import Segment
+from nvckpt.formats.torch_rebuild import Storage
+from nvckpt.formats.torch_tensors import find_storages
+from nvckpt.formats.windows import Windows
+
+# The first pickle is this number; protocols before 4 put it at byte 2, later ones behind a frame.
+MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")
+MAGIC_WITHIN = 32
+_MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
+_PROTOCOL_VERSION = 1001
+_FIRST_READ = 1 << 20
+_COUNT = struct.Struct("<q")
+_COUNT_BIG = struct.Struct(">q")
+
+
+def find_tensors(data: ByteSource, role: str = groups.UNKNOWN_ROLE) -> list[Segment]:
+    """The storages of a legacy file, in file order.
+
+    Raises MalformedCheckpointError when the stream does not end exactly where the file does.
+    """
+    value, keys, big_endian, position = _read_pickles(data)
+    storages = find_storages(value, role)
+    windows = Windows(data)
+    counts = _COUNT_BIG if big_endian else _COUNT
+    segments: list[Segment] = []
+    for key in keys:
+        storage = storages.get(key)
+        if storage is None or storage.unit is None:
+            raise MalformedCheckpointError("a storage of the legacy file has no known type")
+        if position + _COUNT.size > data.size:
+            raise MalformedCheckpointError("the legacy file is cut short")
+        count = counts.unpack(windows.read_at(position, _COUNT.size))[0]
+        position += _COUNT.size
+        length = count * storage.unit
+        if count < 0 or length > data.size - position:
+            raise MalformedCheckpointError("the legacy file is cut short")
+        segments.extend(_segment(storage, position, length, big_endian))
+        position += length
+    if position != data.size:
+        raise MalformedCheckpointError(f"the legacy file has {data.size - position} bytes behind its last storage")
+    return segments
+
+
+def _segment(storage: Storage, position: int, length: int, big_endian: bool) -> list[Segment]:
+    dtype = storage.dtype
+    if dtype is UNKNOWN or length * 8 % dtype.bits:
+        return []
+    group = storage.group(length)
+    return [Segment(position, length, dtype, group, tuple(storage.views), big_endian)]
+
+
+def _read_pickles(data: ByteSource) -> tuple[object, list[str], bool, int]:
+    """The object, the storage keys in file order, whether it is big-endian, and where storages start."""
+    head = data.read_at(0, min(_FIRST_READ, data.size))
+    try:
+        return _walk_pickles(head)
+    except TruncatedPickleError:
+        if len(head) == data.size:
+            raise
+    return _walk_pickles(data.read_at(0, min(MAX_PICKLE_BYTES, data.size)))
+
+
+def _walk_pickles(raw: bytes) -> tuple[object, list[str], bool, int]:
+    magic, position = walk(raw)
+    version, position = walk(raw, position)
+    if magic != _MAGIC_NUMBER or version != _PROTOCOL_VERSION:
+        raise MalformedCheckpointError("the legacy file has an unknown version")
+    system, position = walk(raw, position)
+    value, position = walk(raw, position)
+    keys, position = walk(raw, position)
+    if not isinstance(keys, list):
+        raise MalformedCheckpointError("the legacy file has no list of storages")
+    return value, [_key(key) for key in keys], _is_big_endian(system), position
+
+
+def _key(key: object) -> str:
+    if isinstance(key, bytes):
+        return key.decode("latin-1")
+    if isinstance(key, str):
+        return key
+    raise MalformedCheckpointError("the legacy file has a storage key that is no text")
+
+
+def _is_big_endian(system: object) -> bool:
+    entries = entries_of(system) or {}
+    return entries.get("little_endian", entries.get(b"little_endian")) is False
