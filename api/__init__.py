@@ -1,5 +1,43 @@
-"""nvckpt: lossless compression of PyTorch checkpoints, bit for bit."""
+"""nvckpt: lossless compression of PyTorch checkpoints, bit for bit.
+
+    nvckpt.compress("ckpt.pt")                    # writes ckpt.pt.nvckpt
+    nvckpt.decompress("ckpt.pt.nvckpt")           # writes ckpt.pt, the identical file
+    nvckpt.verify("ckpt.pt.nvckpt")
+    nvckpt.inspect("ckpt.pt.nvckpt").groups
+
+Names are loaded when first used: importing the package costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from nvckpt.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from nvckpt.benchmark import BenchOptions as BenchOptions
+    from nvckpt.benchmark import bench as bench
+    from nvckpt.compression import CompressOptions as CompressOptions
+    from nvckpt.compression import compress as compress
+    from nvckpt.decompression import DecompressOptions as DecompressOptions
+    from nvckpt.decompression import decompress as decompress
+    from nvckpt.decompression import verify as verify
+    from nvckpt.listing import inspect as inspect
+
+_HOMES = {
+    "BenchOptions": "benchmark",
+    "CompressOptions": "compression",
+    "DecompressOptions": "decompression",
+    "bench": "benchmark",
+    "compress": "compression",
+    "decompress": "decompression",
+    "inspect": "listing",
+    "verify": "decompression",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - the names are in the table above
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'nvckpt' has no attribute '{name}'")
+    return getattr(import_module(f"nvckpt.{_HOMES[name]}"), name)

@@ -23,7 +23,7 @@ class FileBytes:
     """The bytes of an open file; `size` is taken once, so a growing file keeps its first length."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self.size = os.fstat(descriptor).st_size
 
     def read_at(self, offset: int, length: int) -> bytes:
@@ -32,7 +32,7 @@ class FileBytes:
             raise MalformedCheckpointError(f"bytes {offset}..{offset + length} are not in the file")
         parts: list[bytes] = []
         while length:
-            part = os.pread(self._descriptor, min(length, _MAX_READ), offset)
+            part = os.pread(self.descriptor, min(length, _MAX_READ), offset)
             if not part:
                 raise MalformedCheckpointError(f"the file ended early, at byte {offset}")
             parts.append(part)

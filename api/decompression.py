@@ -1,0 +1,240 @@
+"""Restore a file from an archive, or check that it could be restored."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvckpt import files
+from nvckpt.codecs import blocks, device
+from nvckpt.codecs.errors import CodecError, CorruptChunkError
+from nvckpt.errors import InvalidRequestError
+from nvckpt.formats.atomic import AtomicFile, OutputFile, sync_directory
+from nvckpt.formats.checksum import FileHash, checksum
+from nvckpt.formats.container import ArchiveReader
+from nvckpt.formats.errors import CorruptArchiveError, FormatError, UnsupportedArchiveError
+from nvckpt.formats.index import Index
+from nvckpt.formats.layout import Extent
+from nvckpt.pipeline import ordered_map, thread_count
+from nvckpt.results import DecompressResult
+
+Progress = Callable[[int, int], None]
+
+_NAMED = 3
+"""Tensors named in a sentence about damage; more are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecompressOptions:
+    """How to decompress; `remove` deletes the archive after success."""
+
+    device: str = "auto"
+    threads: int = 0
+    force: bool = False
+    remove: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise the sentence for a device that cannot be used."""
+        device.resolve(self.device)
+
+
+def default_output(archive: str) -> str:
+    """Return the name without `.nvckpt`; InvalidRequestError when there is no such suffix to take off."""
+    if archive == files.PIPE:
+        return files.PIPE
+    if not archive.endswith(files.SUFFIX) or Path(archive).name == files.SUFFIX:
+        raise InvalidRequestError(f"the name does not end in {files.SUFFIX}; name the output with -o")
+    return archive.removesuffix(files.SUFFIX)
+
+
+def decompress(
+    archive: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    options: DecompressOptions | None = None,
+    progress: Progress | None = None,
+) -> DecompressResult:
+    """Restore the original of `archive` as `output` (default: the name without `.nvckpt`), bit for bit.
+
+    `-` stands for standard input and output. Raises one of `nvckpt.errors.KNOWN_ERRORS`; then nothing
+    new exists under the output's name (a pipe may have received a part, and the error says so by failing).
+    """
+    options = options or DecompressOptions()
+    started = time.perf_counter()
+    name = os.fspath(archive)
+    target_name = os.fspath(output) if output is not None else default_output(name)
+    with files.open_input(name, follow=options.force) as opened:
+        target = None if target_name == files.PIPE else Path(target_name)
+        if target is not None:
+            files.check_output(opened, target, force=options.force)
+            target = files.final_path(target)
+        reader = ArchiveReader(opened.data)
+        with files.open_output(target) as file:
+            if isinstance(file, AtomicFile):
+                files.check_space(file.descriptor, reader.index.original_size)
+            decode_all(reader, options.threads, file, progress)
+            opened.check_unchanged()
+            if isinstance(file, AtomicFile):
+                file.commit(opened.attributes, overwrite=options.force)
+        if options.remove and opened.path is not None and target is not None:
+            opened.path.unlink()
+            sync_directory(opened.path.parent)
+    return _result(reader, name, target_name, started, options.device)
+
+
+def verify(
+    archive: str | os.PathLike[str],
+    options: DecompressOptions | None = None,
+    progress: Progress | None = None,
+) -> DecompressResult:
+    """Decode everything and write nothing; `damage` of the result has a sentence for each damaged part.
+
+    FormatError when the archive cannot be opened at all.
+    """
+    options = options or DecompressOptions()
+    started = time.perf_counter()
+    name = os.fspath(archive)
+    with files.open_input(name, follow=True) as opened:
+        reader = ArchiveReader(opened.data)
+        damage: list[str] = []
+        try:
+            decode_all(reader, options.threads, None, progress, damage.append)
+        except CorruptArchiveError as error:
+            damage.append(str(error))
+        return _result(reader, name, "", started, options.device, tuple(damage))
+
+
+def decode_all(
+    reader: ArchiveReader,
+    threads: int,
+    sink: OutputFile | None = None,
+    progress: Progress | None = None,
+    on_damage: Callable[[str], None] | None = None,
+) -> bytes:
+    """Decode every frame in order into `sink`, and return the hash of the original.
+
+    CorruptArchiveError names the first damaged part; with `on_damage` each is reported there instead,
+    and the rest is still decoded.
+    """
+    index = reader.index
+    file_hash = FileHash()
+    damaged = False
+
+    def decode(number: int) -> memoryview | FormatError:
+        try:
+            return decode_frame(reader, number)
+        except FormatError as error:
+            return error
+
+    for window, frames in ordered_map(reader.windows(), lambda numbers: numbers, decode, thread_count(threads)):
+        for result in frames:
+            if isinstance(result, FormatError):
+                if on_damage is None:
+                    raise result
+                on_damage(str(result))
+                damaged = True
+        restored = _assemble(reader, window, [f for f in frames if not isinstance(f, FormatError)])
+        if restored is not None:
+            file_hash.update(restored)
+            if sink:
+                sink.write(restored)
+        if progress:
+            progress(_end(reader, window), index.original_size)
+    reader.check_tail()
+    digest = file_hash.digest()
+    if not damaged and digest != index.original_hash:
+        raise CorruptArchiveError("the restored file does not have the hash of the original")
+    return digest
+
+
+def decode_frame(reader: ArchiveReader, number: int) -> memoryview:
+    """Return the original bytes of one frame, checked; the error names what the frame restores."""
+    header = reader.frames[number].header
+    try:
+        payload = reader.read_payload(number)
+        if header.reference_count:
+            raise UnsupportedArchiveError(
+                "needs bytes from elsewhere, which this nvckpt cannot use: install a newer one"
+            )
+        streams = tuple(
+            blocks.Stream(s.codec_id, s.original_size, payload[start : start + s.encoded_size], s.codec_param)
+            for s, start in zip(header.streams, header.stream_starts(), strict=True)
+        )
+        block = blocks.Block(header.transform_id, header.transform_param, streams)
+        data = blocks.decode(block, header.original_size)
+        if checksum(data) != header.original_checksum:
+            raise CorruptArchiveError("the decoded bytes have another checksum than the original's")
+    except CorruptChunkError as error:
+        raise CorruptArchiveError(f"{where(reader.index, header.extents)}: {error}") from error
+    except CodecError as error:
+        raise UnsupportedArchiveError(f"{where(reader.index, header.extents)}: {error}") from error
+    except FormatError as error:
+        raise type(error)(f"{where(reader.index, header.extents)}: {error}") from error
+    return data
+
+
+def where(index: Index, extents: tuple[Extent, ...]) -> str:
+    """Name what a frame restores: its tensors, or the range of the file."""
+    first, last = extents[0][0], sum(extents[-1])
+    touched = _names(index, extents)
+    place = f"bytes {first} to {last - 1} of the original"
+    if not touched:
+        return place
+    more = f" and {len(touched) - _NAMED} more" if len(touched) > _NAMED else ""
+    return f"{', '.join(files.show(name) for name in touched[:_NAMED])}{more} ({place})"
+
+
+def _names(index: Index, extents: Iterable[Extent]) -> list[str]:
+    spans = list(extents)
+    names = []
+    position = 0
+    for segment in index.segments:
+        while position < len(spans) and sum(spans[position]) <= segment.offset:
+            position += 1
+        if position == len(spans):
+            break
+        if segment.dtype and spans[position][0] < segment.end:
+            names.append(segment.views[0].name if segment.views else f"tensor at {segment.offset}")
+    return names
+
+
+def _assemble(reader: ArchiveReader, window: range, frames: list[memoryview]) -> memoryview | None:
+    """Put the frames of a window in their places; None when one is missing."""
+    if len(frames) < len(window):
+        return None
+    headers = [reader.frames[number].header for number in window]
+    if len(headers) == 1:
+        return frames[0]
+    start = min(header.extents[0][0] for header in headers)
+    restored = memoryview(bytearray(_end(reader, window) - start))
+    for header, data in zip(headers, frames, strict=True):
+        for (offset, length), piece in zip(header.extents, _cut(header.extents, data), strict=True):
+            restored[offset - start : offset - start + length] = piece
+    return restored
+
+
+def _cut(extents: Iterable[Extent], data: memoryview) -> Iterator[memoryview]:
+    position = 0
+    for _, length in extents:
+        yield data[position : position + length]
+        position += length
+
+
+def _end(reader: ArchiveReader, window: range) -> int:
+    return max(sum(reader.frames[number].header.extents[-1]) for number in window)
+
+
+def _result(
+    reader: ArchiveReader, source: str, output: str, started: float, asked: str, damage: tuple[str, ...] = ()
+) -> DecompressResult:
+    return DecompressResult(
+        source,
+        output,
+        reader.index.source_format,
+        reader.size,
+        reader.index.original_size,
+        time.perf_counter() - started,
+        device.resolve(asked),
+        reader.index.original_hash.hex(),
+        damage,
+    )

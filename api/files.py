@@ -1,0 +1,142 @@
+"""Inputs and outputs: what may be read, where results go, and the checks that keep a source safe."""
+
+import contextlib
+import errno
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from nvckpt.errors import (
+    InvalidRequestError,
+    NotARegularFileError,
+    OutputExistsError,
+    SourceChangedError,
+    WriteError,
+)
+from nvckpt.formats.atomic import Attributes, OutputFile, atomic_file, is_stream
+from nvckpt.formats.byte_source import FileBytes
+
+SUFFIX = ".nvckpt"
+PIPE = "-"
+_COPY_STEP = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An open source; `path` and `attributes` are None for a pipe."""
+
+    name: str
+    data: FileBytes
+    path: Path | None
+    attributes: Attributes | None
+    status: os.stat_result
+
+    def check_unchanged(self) -> None:
+        """SourceChangedError when the file was written to or replaced since it was opened."""
+        if self.path is None:
+            return
+        for now in (os.fstat(self.data.descriptor), self.path.stat()):
+            if _identity(now) != _identity(self.status):
+                raise SourceChangedError("the file changed while it was read; nothing was written")
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@contextlib.contextmanager
+def open_input(name: str, *, follow: bool) -> Iterator[Input]:
+    """Open a file, or spool standard input for `-`: archives and zips are read from their end.
+
+    NotARegularFileError for directories and devices, and for symbolic links unless `follow`.
+    """
+    if name == PIPE:
+        with spooled(sys.stdin.buffer) as file:
+            yield Input(PIPE, FileBytes(file.fileno()), None, None, os.fstat(file.fileno()))
+        return
+    path = Path(name)
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        if not follow:
+            raise NotARegularFileError("is a symbolic link; use -f to follow it")
+        status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise NotARegularFileError("is a directory; name the files in it")
+    if stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode):
+        with path.open("rb") as pipe, spooled(pipe) as file:
+            yield Input(name, FileBytes(file.fileno()), None, None, os.fstat(file.fileno()))
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise NotARegularFileError("is not a regular file")
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        yield Input(name, FileBytes(file.fileno()), path, Attributes.of(status), status)
+
+
+@contextlib.contextmanager
+def spooled(stream: BinaryIO) -> Iterator[BinaryIO]:
+    """Copy a pipe into a nameless temporary file, which can be read at any position."""
+    with tempfile.TemporaryFile() as file:
+        while block := stream.read(_COPY_STEP):
+            file.write(block)
+        file.flush()
+        yield file
+
+
+def check_output(source: Input, output: Path, *, force: bool) -> None:
+    """Refuse an output that is the source itself, a directory, or there already (without `force`)."""
+    try:
+        there = output.stat()
+    except FileNotFoundError:
+        if output.is_symlink():
+            raise OutputExistsError(f"output {show(output)} is a dangling symbolic link") from None
+        return
+    if source.path is not None and os.path.samestat(there, source.status):
+        raise InvalidRequestError("the output is the input itself")
+    if stat.S_ISDIR(there.st_mode):
+        raise NotARegularFileError(f"output {show(output)} is a directory")
+    if not force and not is_stream(output):
+        raise OutputExistsError(f"output {show(output)} exists already; use -f to replace it")
+
+
+def final_path(output: Path) -> Path:
+    """Return where the bytes go: an output that is a link is written behind the link, as shells do."""
+    return output.resolve() if output.is_symlink() else output
+
+
+@contextlib.contextmanager
+def open_output(target: Path | None) -> Iterator[OutputFile]:
+    """Open where results go: a temporary file to be committed, or a pipe or device as it is.
+
+    Standard output when `target` is None. Whatever the system says while writing becomes a WriteError.
+    """
+    try:
+        if target is None:
+            sys.stdout.flush()
+            yield OutputFile(sys.stdout.fileno())
+        elif is_stream(target):
+            with target.open("wb", buffering=0) as device:
+                yield OutputFile(device.fileno())
+        else:
+            with atomic_file(target) as file:
+                yield file
+    except OSError as error:
+        raise WriteError("standard output" if target is None else show(target), error) from error
+
+
+def check_space(descriptor: int, size: int) -> None:
+    """Raise now what writing `size` bytes would raise in the end, when they cannot fit."""
+    free = os.fstatvfs(descriptor)
+    if size > free.f_bavail * free.f_frsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def show(path: Path | str) -> str:
+    """Return a path as text that can be printed: undecodable bytes and control characters escaped."""
+    text = os.fspath(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,27 @@
+"""What an archive holds, told from its index alone; nothing is decoded."""
+
+import os
+
+from nvckpt import files
+from nvckpt.formats.container import ArchiveReader
+from nvckpt.results import Listing, describe, group_sizes
+
+
+def inspect(archive: str | os.PathLike[str]) -> Listing:
+    """Read the index of `archive` (`-`: standard input); FormatError tells why it cannot be read."""
+    name = os.fspath(archive)
+    with files.open_input(name, follow=True) as opened:
+        reader = ArchiveReader(opened.data)
+    index = reader.index
+    tensors = describe(index)
+    return Listing(
+        name,
+        index.source_format,
+        index.original_size,
+        reader.size,
+        index.original_hash.hex(),
+        index.writer,
+        len(index.frames),
+        group_sizes(tensors, reader.size),
+        tuple(tensors),
+    )

@@ -1,0 +1,46 @@
+"""Work in threads with the order kept and memory bounded by depth, not by file size."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+
+
+def thread_count(requested: int) -> int:
+    """Return the number of worker threads: as asked, or one for each usable core for 0."""
+    return requested or len(os.sched_getaffinity(0))
+
+
+def ordered_map(
+    items: Iterable[Item],
+    parts: Callable[[Item], Iterable[Part]],
+    work: Callable[[Part], Result],
+    threads: int,
+) -> Iterator[tuple[Item, list[Result]]]:
+    """Yield each item with the results of `work` on its parts, in order.
+
+    `items` is drawn, and `parts` called, in the caller's thread; at most `threads` + 1 items are in work ahead of
+    the one yielded, so the caller's pace holds back the reading. An exception in `work` is raised
+    here at its item's turn, and what was not begun is dropped.
+    """
+    with ThreadPoolExecutor(threads, thread_name_prefix="nvckpt") as pool:
+        waiting: deque[tuple[Item, list[Future[Result]]]] = deque()
+        try:
+            for item in items:
+                waiting.append((item, [pool.submit(work, part) for part in parts(item)]))
+                if len(waiting) > threads + 1:
+                    yield _finish(waiting)
+            while waiting:
+                yield _finish(waiting)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _finish(waiting: "deque[tuple[Item, list[Future[Result]]]]") -> tuple[Item, list[Result]]:
+    item, futures = waiting.popleft()
+    return item, [future.result() for future in futures]

@@ -1,0 +1,161 @@
+"""What the operations return: facts for reports and JSON, sizes in bytes and times in seconds."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from nvckpt.codecs import registry
+from nvckpt.formats.index import Index
+from nvckpt.formats.segments import Segment
+
+STRUCTURE = "(file structure)"
+"""The row for opaque bytes: headers, padding, pickles, JSON."""
+ARCHIVE = "(archive)"
+"""The row for the archive's own header, index and footer."""
+
+
+@dataclass(slots=True)
+class GroupSize:
+    """One group of tensors, before and after."""
+
+    name: str
+    tensors: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+    @property
+    def ratio(self) -> float | None:
+        """Return before over after; None when nothing is left after."""
+        return self.bytes_in / self.bytes_out if self.bytes_out else None
+
+
+@dataclass(frozen=True, slots=True)
+class CompressResult:
+    """A finished compression. `hash` is the XXH3-128 of the source in hexadecimal."""
+
+    source: str
+    output: str
+    format: str
+    bytes_in: int
+    bytes_out: int
+    seconds: float
+    device: str
+    codec: str
+    hash: str
+    verified: bool
+    groups: tuple[GroupSize, ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DecompressResult:
+    """A finished decompression or verification; `output` is empty for the latter."""
+
+    source: str
+    output: str
+    format: str
+    bytes_in: int
+    bytes_out: int
+    seconds: float
+    device: str
+    hash: str
+    damage: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor storage in an archive, or a run of opaque bytes when `dtype` is None.
+
+    `bytes_out` is a share where several share a frame. `codecs` are the names used for its streams.
+    """
+
+    names: tuple[str, ...]
+    group: str
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    offset: int
+    bytes_in: int
+    bytes_out: int
+    codecs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What an archive holds, from its index alone."""
+
+    source: str
+    format: str
+    bytes_in: int
+    bytes_out: int
+    hash: str
+    writer: str
+    frames: int
+    groups: tuple[GroupSize, ...]
+    tensors: tuple[TensorInfo, ...] = field(repr=False)
+
+
+def describe(index: Index) -> list[TensorInfo]:
+    """Share the frames' bytes among the segments they restore; one entry a segment, in file order."""
+    shares = [0] * len(index.segments)
+    codecs: list[set[str]] = [set() for _ in index.segments]
+    for frame in index.frames:
+        total = len(frame.packed) + frame.header.payload_size
+        used = {registry.name_of(stream.codec_id) for stream in frame.header.streams}
+        for number, length in _touched(index.segments, frame.header.extents):
+            shares[number] += total * length // frame.header.original_size
+            codecs[number] |= used
+    return [_info(*facts) for facts in zip(index.segments, shares, codecs, strict=True)]
+
+
+def _touched(segments: tuple[Segment, ...], extents: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the number of each segment that the extents overlap, with the length of the overlap."""
+    number = 0
+    for offset, length in extents:
+        number = _segment_at(segments, offset, number)
+        position, end = offset, offset + length
+        while position < end and number < len(segments):
+            step = min(end, segments[number].end) - position
+            yield number, step
+            position += step
+            number += position >= segments[number].end
+
+
+def _segment_at(segments: tuple[Segment, ...], offset: int, low: int) -> int:
+    """Binary search from `low` on for the segment that holds `offset`."""
+    high = len(segments)
+    while low < high:
+        middle = (low + high) // 2
+        if segments[middle].end <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _info(segment: Segment, share: int, codecs: set[str]) -> TensorInfo:
+    first = segment.views[0] if segment.views else None
+    return TensorInfo(
+        tuple(view.name for view in segment.views),
+        segment.group if segment.dtype else STRUCTURE,
+        segment.dtype.name if segment.dtype else None,
+        first.shape if first else None,
+        segment.offset,
+        segment.length,
+        share,
+        tuple(sorted(codecs)),
+    )
+
+
+def group_sizes(tensors: Iterable[TensorInfo], bytes_out: int) -> tuple[GroupSize, ...]:
+    """Add up by group, largest first, with rows for the file's structure and the archive's own bytes last."""
+    groups: dict[str, GroupSize] = {}
+    for tensor in tensors:
+        group = groups.setdefault(tensor.group, GroupSize(tensor.group))
+        group.tensors += tensor.dtype is not None
+        group.bytes_in += tensor.bytes_in
+        group.bytes_out += tensor.bytes_out
+    structure = groups.pop(STRUCTURE, None)
+    rows = sorted(groups.values(), key=lambda group: -group.bytes_in)
+    if structure:
+        rows.append(structure)
+    rows.append(GroupSize(ARCHIVE, 0, 0, bytes_out - sum(row.bytes_out for row in rows)))
+    return tuple(rows)

@@ -1,0 +1,61 @@
+"""Where words go: results on standard output, talk on standard error.
+
+Names of files and tensors are printed as they are: never as markup, and control characters escaped.
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class Talk:
+    """How much to say: `quiet` 1 hides warnings and tables, 2 also errors.
+
+    `results_to_stderr` keeps standard output for data.
+    """
+
+    quiet: int = 0
+    verbose: int = 0
+    as_json: bool = False
+    results_to_stderr: bool = False
+
+    @cached_property
+    def results(self) -> "Console":
+        """Return the console for tables."""
+        from rich.console import Console
+
+        return Console(stderr=self.results_to_stderr, markup=False, highlight=False, emoji=False)
+
+    def line(self, text: str) -> None:
+        """Print a result."""
+        print(text, file=sys.stderr if self.results_to_stderr else sys.stdout)
+
+    def table(self, table: Any) -> None:
+        """Print a Rich table, unless only errors or JSON are wanted."""
+        if not self.quiet and not self.as_json:
+            self.results.print(table)
+
+    def note(self, text: str) -> None:
+        """Say something that is neither result nor trouble."""
+        if not self.quiet and not self.as_json:
+            print(text, file=sys.stderr)
+
+    def warning(self, text: str) -> None:
+        """Say what may matter but did not stop the work."""
+        if not self.quiet:
+            print(f"nvckpt: warning: {text}", file=sys.stderr)
+
+    def error(self, text: str) -> None:
+        """Say what went wrong."""
+        if self.quiet < 2:
+            print(f"nvckpt: {text}", file=sys.stderr)
+
+    def document(self, content: dict[str, Any]) -> None:
+        """Print the one JSON document of a command."""
+        self.line(json.dumps(content, ensure_ascii=False, indent=2, allow_nan=False))

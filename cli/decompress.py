@@ -1,0 +1,42 @@
+"""`nvckpt decompress`."""
+
+from typing import Any
+
+from nvckpt.cli import batch, options, report
+from nvckpt.cli.console import Talk
+from nvckpt.cli.exits import Exit, UsageError
+from nvckpt.cli.progress import progress as progress_bar
+from nvckpt.files import show
+
+
+def decompress(
+    files: options.Files,
+    output: options.Output = None,
+    stdout: options.Stdout = False,
+    force: options.Force = False,
+    keep: options.Keep = True,
+    device: options.Device = "auto",
+    threads: options.Threads = 0,
+    quiet: options.Quiet = 0,
+    verbose: options.Verbose = 0,
+    json: options.Json = False,
+    progress: options.Progress = None,
+) -> Exit:
+    """Restore files: FILE.nvckpt becomes FILE, identical to what was compressed."""
+    from nvckpt.decompression import DecompressOptions
+    from nvckpt.decompression import decompress as run
+
+    data_on_stdout = batch.check_outputs(files, output, stdout, force)
+    if stdout and not keep:
+        raise UsageError("--rm needs an output file, not -c")
+    chosen = DecompressOptions(device, threads, force, remove=not keep)
+    talk = Talk(quiet, verbose, json, results_to_stderr=data_on_stdout)
+
+    def one(name: str) -> dict[str, Any]:
+        with progress_bar(talk, progress, show(name)) as bar:
+            result = run(name, batch.output_for(name, output, stdout), chosen, bar)
+        if not talk.quiet and not json:
+            talk.line(report.decompress_line(result))
+        return report.decompress_json(result)
+
+    return batch.run("decompress", files, talk, one)

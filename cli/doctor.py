@@ -1,0 +1,29 @@
+"""`nvckpt doctor`."""
+
+from dataclasses import asdict
+
+from nvckpt.cli import options, report
+from nvckpt.cli.console import Talk
+from nvckpt.cli.exits import Exit
+
+
+def doctor(json: options.Json = False) -> Exit:
+    """Show what this machine has, and why a codec cannot run here."""
+    from nvckpt.doctor import diagnose
+
+    found = diagnose()
+    talk = Talk(as_json=json)
+    if json:
+        talk.document({"schema": report.SCHEMA, "command": "doctor", **asdict(found)})
+        return Exit.OK
+    talk.line(f"nvckpt {found.version} on {found.python}")
+    talk.line(f"{found.system}, {found.cores} cores; device auto is {found.device}: {found.cuda_problem}")
+    libraries = report.table(("library", "version", "for"), left=3)
+    for name, version, use in found.libraries:
+        libraries.add_row(name, version or "not installed", use)
+    talk.table(libraries)
+    codecs = report.table(("codec", "id", "here"), left=3)
+    for codec in found.codecs:
+        codecs.add_row(codec.name, "" if codec.id is None else str(codec.id), codec.problem or "yes")
+    talk.table(codecs)
+    return Exit.OK

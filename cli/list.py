@@ -1,0 +1,31 @@
+"""`nvckpt list`."""
+
+from typing import Any
+
+from nvckpt.cli import batch, options, report
+from nvckpt.cli.console import Talk
+from nvckpt.cli.exits import Exit
+from nvckpt.files import show
+
+
+def list_archives(
+    files: options.Files,
+    quiet: options.Quiet = 0,
+    verbose: options.Verbose = 0,
+    json: options.Json = False,
+) -> Exit:
+    """Show what archives hold, by group; -v shows every tensor. Nothing is decoded."""
+    from nvckpt.listing import inspect
+
+    talk = Talk(quiet, verbose, json)
+
+    def one(name: str) -> dict[str, Any]:
+        listing = inspect(name)
+        if not json:
+            talk.line(f"{show(name)}: {listing.format}, xxh3-128 {listing.hash}, written by {show(listing.writer)}")
+        if verbose:
+            talk.table(report.tensor_table(t for t in listing.tensors if t.dtype or verbose > 1))
+        talk.table(report.group_table(listing.groups, listing.bytes_in, listing.bytes_out))
+        return report.listing_json(listing) if json else {"ok": True}
+
+    return batch.run("list", files, talk, one)

@@ -1,0 +1,96 @@
+"""The program: commands, signals, and exceptions turned into exit codes."""
+
+import contextlib
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from nvckpt.cli import batch
+from nvckpt.cli.bench import bench
+from nvckpt.cli.compress import compress
+from nvckpt.cli.decompress import decompress
+from nvckpt.cli.doctor import doctor
+from nvckpt.cli.exits import Exit, Terminated, UsageError
+from nvckpt.cli.list import list_archives
+from nvckpt.cli.verify import verify
+from nvckpt.version import __version__
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"nvckpt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("-V", "--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Compress PyTorch checkpoints losslessly: the identical file comes back, on any machine."""
+
+
+app.command()(compress)
+app.command()(decompress)
+app.command("list")(list_archives)
+app.command("info", hidden=True)(list_archives)
+app.command()(verify)
+app.command("test", hidden=True)(verify)
+app.command()(bench)
+app.command()(doctor)
+
+
+def main() -> None:
+    """Run the command line; every way out is an exit code of `Exit`."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _terminate)
+    sys.exit(_run())
+
+
+def _run() -> int:
+    from nvckpt.errors import KNOWN_ERRORS, InvalidRequestError, code_of, sentence_of
+
+    try:
+        if len(sys.argv) == 1:
+            app(args=["--help"], standalone_mode=False)
+            return Exit.USAGE
+        result = app(standalone_mode=False)
+        sys.stdout.flush()
+    except (UsageError, InvalidRequestError) as error:
+        return _fail(str(error), Exit.USAGE)
+    except typer.TyperException as error:
+        return _fail(f"{error.format_message()} (nvckpt --help tells more)", Exit.USAGE)
+    except BrokenPipeError:
+        # The reader left; Python would complain once more while closing.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.FAILED
+    except KNOWN_ERRORS as error:
+        return _fail(sentence_of(error), Exit.USAGE if code_of(error) == "usage" else Exit.FAILED)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", Exit.INTERRUPTED)
+    except Terminated:
+        return _fail("terminated", Exit.TERMINATED)
+    except Exception as error:  # noqa: BLE001 - people get a sentence, developers NVCKPT_TRACEBACK
+        return _fail(batch.internal(error), Exit.FAILED)
+    return int(result or Exit.OK)
+
+
+def _fail(sentence: str, code: Exit) -> int:
+    print(f"nvckpt: {sentence}", file=sys.stderr)
+    return code
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    raise Terminated

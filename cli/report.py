@@ -1,0 +1,226 @@
+"""Result objects as tables, lines and JSON."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nvckpt.errors import KnownError, code_of, sentence_of
+from nvckpt.files import show
+from nvckpt.results import CompressResult, DecompressResult, GroupSize, Listing, TensorInfo
+from nvckpt.version import __version__
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+SCHEMA = 1
+
+
+def size(count: int) -> str:
+    """Return bytes for people, in binary units."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            return f"{count} B" if unit == "B" else f"{value:.2f} {unit}"
+        value /= 1024
+    raise AssertionError("unreachable")
+
+
+def rate(count: int, seconds: float) -> str:
+    """Return throughput in decimal units, as storage is sold."""
+    return f"{count / max(seconds, 1e-9) / 1e6:,.0f} MB/s"
+
+
+def ratio(before: int, after: int) -> str:
+    """Return how many times smaller, or a dash when nothing is left."""
+    return f"{before / after:.3f}" if after and before else "-"
+
+
+def table(columns: Sequence[str], left: int = 1, title: str | None = None) -> "Table":
+    """Make a plain table whose first `left` columns are text and whose others are numbers."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=box.SIMPLE_HEAD, title=Text(title) if title else None, title_justify="left", pad_edge=False)
+    for number, column in enumerate(columns):
+        if number < left:
+            made.add_column(column, overflow="fold")
+        else:
+            made.add_column(column, justify="right", no_wrap=True)
+    return made
+
+
+def group_table(groups: Iterable[GroupSize], before: int, after: int) -> "Table":
+    """Return the table that `compress` and `list` end with."""
+    made = table(("group", "tensors", "before", "after", "ratio", "of file"))
+    for group in groups:
+        share = f"{100 * group.bytes_in / before:.1f} %" if before else "-"
+        tensors = f"{group.tensors:,}" if group.tensors else ""
+        made.add_row(
+            group.name,
+            tensors,
+            size(group.bytes_in),
+            size(group.bytes_out),
+            ratio(group.bytes_in, group.bytes_out),
+            share,
+        )
+    made.add_section()
+    total = sum(group.tensors for group in groups)
+    made.add_row("total", f"{total:,}", size(before), size(after), ratio(before, after), "100.0 %" if before else "-")
+    return made
+
+
+def compress_line(result: CompressResult) -> str:
+    """Return the line under the table: where to, how fast, on what."""
+    checked = "verified" if result.verified else "not verified"
+    speed = f"{rate(result.bytes_in, result.seconds)} on {result.device}, {checked}"
+    return f"{show(result.source)} -> {show(result.output)} ({result.format}): {speed}"
+
+
+def decompress_line(result: DecompressResult) -> str:
+    """Return the line that ends a decompression or verification."""
+    speed = f"{size(result.bytes_out)} at {rate(result.bytes_out, result.seconds)} on {result.device}"
+    if result.output:
+        return f"{show(result.source)} -> {show(result.output)}: {speed}, identical to the original"
+    if result.damage:
+        return f"{show(result.source)}: damaged"
+    return f"{show(result.source)}: sound, {speed}"
+
+
+def tensor_table(tensors: Iterable[TensorInfo]) -> "Table":
+    """Return one row a tensor storage, with all its names."""
+    made = table(("tensor", "group", "dtype", "shape", "codec", "before", "after", "ratio"), left=5)
+    for t in tensors:
+        names = "\n".join(show(name) for name in t.names) or "(opaque bytes)"
+        shape = "x".join(map(str, t.shape)) if t.shape is not None else ""
+        codecs = "+".join(t.codecs)
+        made.add_row(
+            names,
+            t.group,
+            t.dtype or "",
+            shape,
+            codecs,
+            size(t.bytes_in),
+            size(t.bytes_out),
+            ratio(t.bytes_in, t.bytes_out),
+        )
+    return made
+
+
+def path_json(key: str, path: str) -> dict[str, Any]:
+    """Return a path as JSON text; one that is not UTF-8 also in base64."""
+    raw = path.encode("utf-8", "surrogateescape")
+    text = raw.decode("utf-8", "replace")
+    if text == path:
+        return {key: text}
+    import base64
+
+    return {key: text, f"{key}_b64": base64.b64encode(raw).decode()}
+
+
+def _number(before: int, after: int) -> float | None:
+    return round(before / after, 6) if after else None
+
+
+def _groups_json(groups: Iterable[GroupSize]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": g.name,
+            "tensors": g.tensors,
+            "bytes_in": g.bytes_in,
+            "bytes_out": g.bytes_out,
+            "ratio": _number(g.bytes_in, g.bytes_out),
+        }
+        for g in groups
+    ]
+
+
+def compress_json(result: CompressResult) -> dict[str, Any]:
+    """Return one entry of `results`."""
+    return {
+        **path_json("input", result.source),
+        **path_json("output", result.output),
+        "ok": True,
+        "format": result.format,
+        "bytes_in": result.bytes_in,
+        "bytes_out": result.bytes_out,
+        "ratio": _number(result.bytes_in, result.bytes_out),
+        "seconds": round(result.seconds, 6),
+        "device": result.device,
+        "codec": result.codec,
+        "xxh3_128": result.hash,
+        "verified": result.verified,
+        "groups": _groups_json(result.groups),
+        "warnings": list(result.warnings),
+        "error": None,
+    }
+
+
+def decompress_json(result: DecompressResult) -> dict[str, Any]:
+    """Return one entry of `results`; a damaged archive is not ok."""
+    error = {"code": "corrupt", "message": "; ".join(result.damage)} if result.damage else None
+    return {
+        **path_json("input", result.source),
+        **path_json("output", result.output),
+        "ok": not result.damage,
+        "format": result.format,
+        "bytes_in": result.bytes_in,
+        "bytes_out": result.bytes_out,
+        "ratio": _number(result.bytes_out, result.bytes_in),
+        "seconds": round(result.seconds, 6),
+        "device": result.device,
+        "xxh3_128": result.hash,
+        "damage": list(result.damage),
+        "error": error,
+    }
+
+
+def listing_json(listing: Listing) -> dict[str, Any]:
+    """Return one entry of `results`, with every tensor."""
+    return {
+        **path_json("input", listing.source),
+        "ok": True,
+        "format": listing.format,
+        "bytes_in": listing.bytes_in,
+        "bytes_out": listing.bytes_out,
+        "ratio": _number(listing.bytes_in, listing.bytes_out),
+        "xxh3_128": listing.hash,
+        "writer": listing.writer,
+        "frames": listing.frames,
+        "groups": _groups_json(listing.groups),
+        "tensors": [_tensor_json(tensor) for tensor in listing.tensors],
+        "error": None,
+    }
+
+
+def _tensor_json(tensor: TensorInfo) -> dict[str, Any]:
+    return {
+        "names": [name.encode("utf-8", "replace").decode() for name in tensor.names],
+        "group": tensor.group,
+        "dtype": tensor.dtype,
+        "shape": list(tensor.shape) if tensor.shape is not None else None,
+        "offset": tensor.offset,
+        "bytes_in": tensor.bytes_in,
+        "bytes_out": tensor.bytes_out,
+        "codecs": list(tensor.codecs),
+    }
+
+
+def error_json(source: str, error: KnownError) -> dict[str, Any]:
+    """Return the entry of an input that failed."""
+    return {
+        **path_json("input", source),
+        "ok": False,
+        "error": {"code": code_of(error), "message": sentence_of(error)},
+    }
+
+
+def document(command: str, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the document that `--json` prints; fields are only ever added."""
+    done = [r for r in results if r["ok"]]
+    totals = {
+        "files": len(results),
+        "failed": len(results) - len(done),
+        "bytes_in": sum(r.get("bytes_in", 0) for r in done),
+        "bytes_out": sum(r.get("bytes_out", 0) for r in done),
+    }
+    return {"schema": SCHEMA, "version": __version__, "command": command, "results": list(results), "totals": totals}

@@ -1,0 +1,37 @@
+"""`nvckpt verify`."""
+
+from typing import Any
+
+from nvckpt.cli import batch, options, report
+from nvckpt.cli.console import Talk
+from nvckpt.cli.exits import Exit
+from nvckpt.cli.progress import progress as progress_bar
+from nvckpt.files import show
+
+
+def verify(
+    files: options.Files,
+    device: options.Device = "auto",
+    threads: options.Threads = 0,
+    quiet: options.Quiet = 0,
+    verbose: options.Verbose = 0,
+    json: options.Json = False,
+    progress: options.Progress = None,
+) -> Exit:
+    """Decode archives without writing anything, and name every damaged tensor."""
+    from nvckpt.decompression import DecompressOptions
+    from nvckpt.decompression import verify as run
+
+    chosen = DecompressOptions(device, threads)
+    talk = Talk(quiet, verbose, json)
+
+    def one(name: str) -> dict[str, Any]:
+        with progress_bar(talk, progress, show(name)) as bar:
+            result = run(name, chosen, bar)
+        for sentence in result.damage:
+            talk.error(f"{show(name)}: {sentence}")
+        if not talk.quiet and not json:
+            talk.line(report.decompress_line(result))
+        return report.decompress_json(result)
+
+    return batch.run("verify", files, talk, one)

@@ -1,0 +1,205 @@
+"""A frame's bytes to streams and back: which transform, and which codec for each stream.
+
+`encode` is where `auto` chooses. Every decision depends on the block's own bytes, never on threads
+or neighbours, so the same input always gives the same archive.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nvckpt.codecs import planes, registry
+from nvckpt.codecs.base import Buffer, Codec
+from nvckpt.codecs.content import Content
+from nvckpt.codecs.errors import CorruptChunkError, UnknownCodecError
+from nvckpt.codecs.standard import ZSTD_ENTROPY
+
+NO_TRANSFORM, BYTE_PLANES, FLOAT_PLANES = 0, 1, 2
+
+_SAMPLE_PIECE = 32 << 10
+_SAMPLE_PIECES = 4
+# A plane that saves less than this is stored: decoding it would cost more than the bytes are worth.
+_WORTH = 0.995
+# Opaque bytes up to this size get a slow search; pickles and zip headers seldom exceed it.
+_SMALL = 1 << 20
+# Planes must beat the plain bytes clearly on a sample, which a stronger search may still improve.
+_WORTH_PLANES = 0.97
+# Below this, opaque bytes are text and tables, not arrays of numbers.
+_GUESS_FROM = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the user asked for: a codec name or `auto`, and a level."""
+
+    codec: str = registry.AUTO
+    level: registry.Level = "default"
+
+    def __post_init__(self) -> None:
+        """Fail early, with the registry's sentences, on a codec or level that cannot be."""
+        if self.codec != registry.AUTO:
+            registry.by_name(self.codec)
+        registry.check_level(self.codec, self.level)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One coded part of a block; `data` is what goes into the payload."""
+
+    codec_id: int
+    original_size: int
+    data: Buffer
+    codec_param: int = 0
+    library_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A coded block: its transform and streams, as FORMAT.md 5 describes them."""
+
+    transform_id: int
+    transform_param: int
+    streams: tuple[Stream, ...]
+
+    @property
+    def encoded_size(self) -> int:
+        """Bytes of all streams, without padding."""
+        return sum(len(s.data) for s in self.streams)
+
+
+def encode(data: Buffer, content: Content, choice: Choice) -> Block:
+    """Code one block of at least one byte; the result is never larger than storing it."""
+    if choice.codec == "store":
+        return _stored(data)
+    transform, word = _transform(data, content, choice)
+    if transform == NO_TRANSFORM:
+        streams: tuple[Stream, ...] = (_best_stream(data, _plain_attempts(len(data), choice)),)
+    else:
+        attempts = _plane_attempts(choice)
+        parts = planes.split(data, word, transform == FLOAT_PLANES)
+        streams = tuple(_plane_stream(memoryview(p), attempts) for p in parts)
+    block = Block(transform, word, streams)
+    return block if block.encoded_size < len(data) else _stored(data)
+
+
+def decode(block: Block, original_size: int) -> memoryview:
+    """The original bytes of a block whose payload checksum was found right.
+
+    CorruptChunkError for streams that contradict the transform or themselves; UnknownCodecError and
+    CodecUnavailableError for ids that cannot be decoded here.
+    """
+    if [s.original_size for s in block.streams] != _stream_sizes(block, original_size):
+        raise CorruptChunkError("the streams do not fit the transform")
+    for stream in block.streams:
+        registry.by_id(stream.codec_id).check(memoryview(stream.data), stream.original_size)
+    out = memoryview(bytearray(original_size))
+    if block.transform_id == NO_TRANSFORM:
+        _decode_stream(block.streams[0], out)
+        return out
+    parts = [np.empty(s.original_size, np.uint8) for s in block.streams]
+    for stream, part in zip(block.streams, parts, strict=True):
+        _decode_stream(stream, memoryview(part))
+    planes.join(parts, block.transform_param, block.transform_id == FLOAT_PLANES, out)
+    return out
+
+
+def _stream_sizes(block: Block, original_size: int) -> list[int]:
+    """What the transform says the streams' original sizes must be."""
+    word = block.transform_param
+    if block.transform_id == NO_TRANSFORM and word == 0:
+        return [original_size]
+    if block.transform_id in (BYTE_PLANES, FLOAT_PLANES) and word in planes.WORD_SIZES and original_size >= word:
+        return planes.stream_sizes(original_size, word)
+    if block.transform_id in (NO_TRANSFORM, BYTE_PLANES, FLOAT_PLANES):
+        raise CorruptChunkError(f"transform {block.transform_id} is not defined for words of {word} bytes")
+    raise UnknownCodecError(f"transform id {block.transform_id} is unknown to this version; a later one can read it")
+
+
+def _decode_stream(stream: Stream, out: memoryview) -> None:
+    registry.by_id(stream.codec_id).decode(memoryview(stream.data), out)
+
+
+def _stored(data: Buffer) -> Block:
+    return Block(NO_TRANSFORM, 0, (Stream(0, len(data), data),))
+
+
+Attempts = Sequence[tuple[Codec, int | None]]
+"""Codecs with their levels; the smallest result wins, the first of equals."""
+
+
+def _best_stream(data: Buffer, attempts: Attempts) -> Stream:
+    best = Stream(0, len(data), data)
+    for codec, level in attempts:
+        encoded = codec.encode(data, level)
+        if len(encoded) < len(best.data):
+            best = Stream(codec.id, len(data), encoded)
+    return best
+
+
+def _plane_stream(plane: memoryview, attempts: Attempts) -> Stream:
+    sample = _sample(plane)
+    if _sample_size([sample]) > _WORTH * len(sample):
+        return Stream(0, len(plane), plane)
+    return _best_stream(plane, attempts)
+
+
+def _plane_attempts(choice: Choice) -> Attempts:
+    """Planes of floats are skewed noise, where an entropy coder beats a search (ZSTD_ENTROPY says by how much)."""
+    zstd = registry.by_name("zstd")
+    name = "zstd" if choice.codec == registry.AUTO else choice.codec
+    if name == "zstd" and choice.level == "max":
+        return [(zstd, ZSTD_ENTROPY), (zstd, 1), (zstd, 19)]
+    if name == "zstd" and isinstance(choice.level, str):
+        return [(zstd, ZSTD_ENTROPY)]
+    return [(registry.by_name(name), registry.level_number(name, choice.level))]
+
+
+def _plain_attempts(size: int, choice: Choice) -> Attempts:
+    name = "zstd" if choice.codec == registry.AUTO else choice.codec
+    level = registry.level_number(name, choice.level)
+    if choice.codec == registry.AUTO and choice.level == "default" and size <= _SMALL:
+        level = 19
+    return [(registry.by_name(name), level)]
+
+
+def _transform(data: Buffer, content: Content, choice: Choice) -> tuple[int, int]:
+    """The transform and its word size.
+
+    Floats always go in planes. Whole numbers, and large opaque ranges (arrays in formats that no
+    reader knows), do when a sample says so and the codec is ours to choose.
+    """
+    if content.is_float and content.word in planes.WORD_SIZES and len(data) >= content.word:
+        return FLOAT_PLANES, content.word
+    candidates = _candidates(len(data), content) if choice.codec == registry.AUTO else []
+    if not candidates:
+        return NO_TRANSFORM, 0
+    sample = _sample(memoryview(data).cast("B"))
+    best, best_size = (NO_TRANSFORM, 0), _WORTH_PLANES * _sample_size([sample])
+    for transform, word in candidates:
+        size = _sample_size(planes.split(sample, word, transform == FLOAT_PLANES))
+        if size < best_size:
+            best, best_size = (transform, word), size
+    return best
+
+
+def _candidates(size: int, content: Content) -> list[tuple[int, int]]:
+    if content.word in planes.WORD_SIZES:
+        return [(BYTE_PLANES, content.word)] if size >= content.word else []
+    if size < _GUESS_FROM:
+        return []
+    return [(FLOAT_PLANES, 2), (FLOAT_PLANES, 4), (BYTE_PLANES, 2), (BYTE_PLANES, 4), (BYTE_PLANES, 8)]
+
+
+def _sample(data: memoryview) -> memoryview:
+    """A few evenly spread pieces; their places depend on the length alone."""
+    if len(data) <= _SAMPLE_PIECE * _SAMPLE_PIECES:
+        return data
+    step = (len(data) - _SAMPLE_PIECE) // (_SAMPLE_PIECES - 1) // 8 * 8
+    return memoryview(b"".join(data[i * step : i * step + _SAMPLE_PIECE] for i in range(_SAMPLE_PIECES)))
+
+
+def _sample_size(parts: Iterable[Buffer | planes.Plane]) -> int:
+    """Bytes of all parts, each encoded at a fast level."""
+    zstd = registry.by_name("zstd")
+    return sum(len(zstd.encode(memoryview(part), ZSTD_ENTROPY)) for part in parts)

@@ -1,0 +1,33 @@
+"""Every way a codec can fail; each class owns its machine-readable code."""
+
+from typing import ClassVar
+
+
+class CodecError(Exception):
+    """A codec cannot do what was asked; the message is a sentence for a person."""
+
+    code: ClassVar[str] = "unsupported"
+
+
+class CorruptChunkError(CodecError):
+    """An encoded stream contradicts itself or the sizes recorded beside it."""
+
+    code = "corrupt"
+
+
+class UnknownCodecError(CodecError):
+    """No codec of this name or id is known to this version."""
+
+    code = "unsupported"
+
+
+class CodecUnavailableError(CodecError):
+    """The codec exists, but not on this machine or device; the message names the remedy."""
+
+    code = "gpu_unavailable"
+
+
+class InvalidLevelError(CodecError):
+    """The codec has no such level."""
+
+    code = "usage"

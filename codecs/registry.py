@@ -1,0 +1,97 @@
+"""Codecs by name and by id, what this machine lacks for the others, and their levels."""
+
+from nvckpt.codecs.base import Codec
+from nvckpt.codecs.errors import CodecUnavailableError, InvalidLevelError, UnknownCodecError
+from nvckpt.codecs.standard import Deflate, Gzip, Lz4, Snappy, Zstd
+from nvckpt.codecs.store import Store
+
+AUTO = "auto"
+"""A choice for each segment, never an id on disk."""
+
+CPU_CODECS: tuple[Codec, ...] = (Store(), Zstd(), Lz4(), Snappy(), Deflate(), Gzip())
+GPU_ONLY = {16: "ans", 17: "gdeflate", 18: "bitcomp", 19: "cascaded"}
+RESERVED = {32: "float"}
+
+_BY_NAME = {codec.name: codec for codec in CPU_CODECS}
+_BY_ID = {codec.id: codec for codec in CPU_CODECS}
+
+_LEVELS = {
+    "zstd": (range(1, 23), {"fast": 1, "default": 3, "max": 19}),
+    "lz4": (range(1, 13), {"fast": 1, "default": 1, "max": 12}),
+    "deflate": (range(1, 10), {"fast": 1, "default": 6, "max": 9}),
+    "gzip": (range(1, 10), {"fast": 1, "default": 6, "max": 9}),
+}
+LEVEL_NAMES = ("fast", "default", "max")
+
+Level = str | int
+"""One of LEVEL_NAMES, or a codec's own number."""
+
+
+def names() -> list[str]:
+    """Every name a user can ask for, on any machine."""
+    return [AUTO, *_BY_NAME, *GPU_ONLY.values()]
+
+
+def unavailable(name: str) -> str | None:
+    """Why a known codec cannot run here, with the remedy; None when it can."""
+    if name in GPU_ONLY.values():
+        return (
+            f"codec '{name}' runs only on an NVIDIA GPU, through nvCOMP, which this version does not "
+            "drive yet: use --codec auto or zstd"
+        )
+    return None
+
+
+def by_name(name: str) -> Codec:
+    """The codec; UnknownCodecError lists the known ones, CodecUnavailableError names the remedy."""
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    reason = unavailable(name)
+    if reason:
+        raise CodecUnavailableError(reason)
+    raise UnknownCodecError(f"unknown codec '{name}': choose one of {', '.join(names())}")
+
+
+def by_id(codec_id: int) -> Codec:
+    """The codec that decodes a stream; the errors say what is missing."""
+    if codec_id in _BY_ID:
+        return _BY_ID[codec_id]
+    if codec_id in GPU_ONLY:
+        raise CodecUnavailableError(
+            f"this part was written with '{GPU_ONLY[codec_id]}', which needs an NVIDIA GPU and a later version"
+        )
+    raise UnknownCodecError(f"codec id {codec_id} is unknown to this version; a later one can read it")
+
+
+def name_of(codec_id: int) -> str:
+    """The name to show for an id, also of codecs that cannot run here."""
+    known = _BY_ID.get(codec_id)
+    return known.name if known else (GPU_ONLY | RESERVED).get(codec_id, f"codec-{codec_id}")
+
+
+def parse_level(text: str) -> Level:
+    """A level as typed: a name or a number."""
+    if text in LEVEL_NAMES:
+        return text
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise InvalidLevelError(f"unknown level '{text}': choose fast, default, max or a number")
+
+
+def check_level(name: str, level: Level) -> None:
+    """InvalidLevelError when the codec has no such level; `auto` takes zstd's numbers."""
+    if isinstance(level, str):
+        return
+    allowed = _LEVELS.get("zstd" if name == AUTO else name)
+    if allowed is None:
+        raise InvalidLevelError(f"codec '{name}' has no numbered levels")
+    if level not in allowed[0]:
+        raise InvalidLevelError(f"codec '{name}' has levels {allowed[0][0]} to {allowed[0][-1]}, not {level}")
+
+
+def level_number(name: str, level: Level) -> int | None:
+    """The codec's own number for a level; None where it has none."""
+    if isinstance(level, int):
+        return level
+    presets = _LEVELS.get(name)
+    return presets[1][level] if presets else None
