@@ -7,9 +7,9 @@ from nvckpt.codecs import registry
 from nvckpt.formats.index import Index
 from nvckpt.formats.segments import Segment
 
-STRUCTURE = "(file structure)"
+STRUCTURE = "structure"
 """The row for opaque bytes: headers, padding, pickles, JSON."""
-ARCHIVE = "(archive)"
+ARCHIVE = "archive"
 """The row for the archive's own header, index and footer."""
 
 

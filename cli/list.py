@@ -14,7 +14,7 @@ def list_archives(
     verbose: options.Verbose = 0,
     json: options.Json = False,
 ) -> Exit:
-    """Show what archives hold, by group; -v shows every tensor. Nothing is decoded."""
+    """Show what archives hold, by group; -v shows every tensor, -vv also opaque bytes. Nothing is decoded."""
     from nvckpt.listing import inspect
 
     talk = Talk(quiet, verbose, json)
@@ -24,7 +24,9 @@ def list_archives(
         if not json:
             talk.line(f"{show(name)}: {listing.format}, xxh3-128 {listing.hash}, written by {show(listing.writer)}")
         if verbose:
-            talk.table(report.tensor_table(t for t in listing.tensors if t.dtype or verbose > 1))
+            shown = (t for t in listing.tensors if t.dtype or verbose > 1)
+            for line in () if json or quiet else report.tensor_lines(shown):
+                talk.line(line)
         talk.table(report.group_table(listing.groups, listing.bytes_in, listing.bytes_out))
         return report.listing_json(listing) if json else {"ok": True}
 

@@ -1,6 +1,6 @@
 """Result objects as tables, lines and JSON."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nvckpt.errors import KnownError, code_of, sentence_of
@@ -86,24 +86,13 @@ def decompress_line(result: DecompressResult) -> str:
     return f"{show(result.source)}: sound, {speed}"
 
 
-def tensor_table(tensors: Iterable[TensorInfo]) -> "Table":
-    """Return one row a tensor storage, with all its names."""
-    made = table(("tensor", "group", "dtype", "shape", "codec", "before", "after", "ratio"), left=5)
+def tensor_lines(tensors: Iterable[TensorInfo]) -> Iterator[str]:
+    """Yield a line a tensor storage, names last and never cut: made for grep as much as for reading."""
     for t in tensors:
-        names = "\n".join(show(name) for name in t.names) or "(opaque bytes)"
-        shape = "x".join(map(str, t.shape)) if t.shape is not None else ""
-        codecs = "+".join(t.codecs)
-        made.add_row(
-            names,
-            t.group,
-            t.dtype or "",
-            shape,
-            codecs,
-            size(t.bytes_in),
-            size(t.bytes_out),
-            ratio(t.bytes_in, t.bytes_out),
-        )
-    return made
+        names = ", ".join(show(name) for name in t.names) or f"(opaque bytes at {t.offset})"
+        shape = "x".join(map(str, t.shape)) if t.shape else "-"
+        sizes = f"{size(t.bytes_in):>11} {size(t.bytes_out):>11} {ratio(t.bytes_in, t.bytes_out):>7}"
+        yield f"{sizes}  {t.group:<14} {t.dtype or '-':<8} {shape:<16} {'+'.join(t.codecs):<10}  {names}"
 
 
 def path_json(key: str, path: str) -> dict[str, Any]:

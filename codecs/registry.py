@@ -35,10 +35,7 @@ def names() -> list[str]:
 def unavailable(name: str) -> str | None:
     """Why a known codec cannot run here, with the remedy; None when it can."""
     if name in GPU_ONLY.values():
-        return (
-            f"codec '{name}' runs only on an NVIDIA GPU, through nvCOMP, which this version does not "
-            "drive yet: use --codec auto or zstd"
-        )
+        return "needs an NVIDIA GPU and nvCOMP, which this version does not drive yet; use auto or zstd"
     return None
 
 
@@ -48,7 +45,7 @@ def by_name(name: str) -> Codec:
         return _BY_NAME[name]
     reason = unavailable(name)
     if reason:
-        raise CodecUnavailableError(reason)
+        raise CodecUnavailableError(f"codec '{name}' {reason}")
     raise UnknownCodecError(f"unknown codec '{name}': choose one of {', '.join(names())}")
 
 
