@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nvckpt import files
 from nvckpt.codecs import blocks, device, registry
+from nvckpt.codecs.base import Buffer
 from nvckpt.decompression import decode_all
 from nvckpt.errors import InvalidRequestError, MalformedSourceError, SourceChangedError, VerificationError
 from nvckpt.formats.atomic import AtomicFile, OutputFile, sync_directory
@@ -159,7 +160,7 @@ def _write_archive(
     return index, writer.size
 
 
-def _encode(task: _Task) -> tuple[FrameHeader, list[blocks.Buffer]]:
+def _encode(task: _Task) -> tuple[FrameHeader, list[Buffer]]:
     """Gather a block's bytes from its window, code them, and describe the result as a frame."""
     data = _gather(task)
     block = blocks.encode(data, task.plan.content, task.choice)

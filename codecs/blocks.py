@@ -78,7 +78,7 @@ def encode(data: Buffer, content: Content, choice: Choice) -> Block:
     else:
         attempts = _plane_attempts(choice)
         parts = planes.split(data, word, transform == FLOAT_PLANES)
-        streams = tuple(_plane_stream(memoryview(p), attempts) for p in parts)
+        streams = tuple(_plane_stream(part, attempts) for part in parts)
     block = Block(transform, word, streams)
     return block if block.encoded_size < len(data) else _stored(data)
 
@@ -99,7 +99,7 @@ def decode(block: Block, original_size: int) -> memoryview:
         return out
     parts = [np.empty(s.original_size, np.uint8) for s in block.streams]
     for stream, part in zip(block.streams, parts, strict=True):
-        _decode_stream(stream, memoryview(part))
+        _decode_stream(stream, part.data)
     planes.join(parts, block.transform_param, block.transform_id == FLOAT_PLANES, out)
     return out
 
@@ -199,7 +199,7 @@ def _sample(data: memoryview) -> memoryview:
     return memoryview(b"".join(data[i * step : i * step + _SAMPLE_PIECE] for i in range(_SAMPLE_PIECES)))
 
 
-def _sample_size(parts: Iterable[Buffer | planes.Plane]) -> int:
+def _sample_size(parts: Iterable[Buffer]) -> int:
     """Bytes of all parts, each encoded at a fast level."""
     zstd = registry.by_name("zstd")
-    return sum(len(zstd.encode(memoryview(part), ZSTD_ENTROPY)) for part in parts)
+    return sum(len(zstd.encode(part, ZSTD_ENTROPY)) for part in parts)

@@ -43,9 +43,9 @@ class ChunkedCodec(Codec):
         view = memoryview(data).cast("B")
         chunks: list[Buffer] = []
         for start in range(0, len(view), CHUNK_SIZE):
-            chunk = view[start : start + CHUNK_SIZE]
-            encoded = self.encode_chunk(chunk, level)
-            chunks.append(encoded if len(encoded) < len(chunk) else chunk)
+            original = view[start : start + CHUNK_SIZE]
+            encoded = self.encode_chunk(original, level)
+            chunks.append(encoded if len(encoded) < len(original) else original)
         sizes = [len(c) for c in chunks]
         parts: list[Buffer] = [_HEAD.pack(CHUNK_SIZE, len(chunks)), struct.pack(f"<{len(sizes)}I", *sizes)]
         for before, chunk in zip([_HEAD.size + 4 * len(sizes), *sizes], chunks, strict=False):

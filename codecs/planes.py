@@ -16,12 +16,11 @@ Plane = npt.NDArray[np.uint8]
 WORD_SIZES = (2, 4, 8)
 
 
-def split(data: Buffer, word: int, rotate: bool) -> list[Plane]:
+def split(data: Buffer, word: int, rotate: bool) -> list[memoryview]:
     """Planes of `data`, most significant byte first, then the odd bytes at the end, if any.
 
     `word` is 2, 4 or 8 bytes. `rotate` moves the sign of a float below the top of its mantissa, so
-    that plane 0 of a BF16 or FP32 number is its exponent. Each plane is a contiguous array of
-    `len(data) // word` bytes.
+    that plane 0 of a BF16 or FP32 number is its exponent. Each plane has `len(data) // word` bytes.
     """
     whole = len(data) // word * word
     raw = np.frombuffer(data, np.uint8)
@@ -32,7 +31,9 @@ def split(data: Buffer, word: int, rotate: bool) -> list[Plane]:
     planes = [(top >> np.uint16(8)).astype(np.uint8), top.astype(np.uint8)]
     columns = raw[:whole].reshape(-1, word)
     planes += [np.ascontiguousarray(columns[:, word - 1 - j]) for j in range(2, word)]
-    return planes if whole == len(data) else [*planes, raw[whole:]]
+    if whole < len(data):
+        planes.append(raw[whole:])
+    return [plane.data for plane in planes]
 
 
 def stream_sizes(size: int, word: int) -> list[int]:
