@@ -136,7 +136,7 @@ def decode_all(
         restored = _assemble(reader, window, [f for f in frames if not isinstance(f, FormatError)])
         if restored is not None:
             file_hash.update(restored)
-            if sink:
+            if sink is not None:
                 sink.write(restored)
         if progress:
             progress(_end(reader, window), index.original_size)
@@ -157,7 +157,9 @@ def decode_frame(reader: ArchiveReader, number: int) -> memoryview:
                 "needs bytes from elsewhere, which this nvckpt cannot use: install a newer one"
             )
         streams = tuple(
-            blocks.Stream(s.codec_id, s.original_size, payload[start : start + s.encoded_size], s.codec_param)
+            blocks.Stream(
+                s.codec_id, s.original_size, payload[start : start + s.encoded_size], s.codec_param, s.library_version
+            )
             for s, start in zip(header.streams, header.stream_starts(), strict=True)
         )
         block = blocks.Block(header.transform_id, header.transform_param, streams)

@@ -92,7 +92,10 @@ def decode(block: Block, original_size: int) -> memoryview:
     if [s.original_size for s in block.streams] != _stream_sizes(block, original_size):
         raise CorruptChunkError("the streams do not fit the transform")
     for stream in block.streams:
-        registry.by_id(stream.codec_id).check(memoryview(stream.data), stream.original_size)
+        codec = registry.by_id(stream.codec_id)
+        if stream.codec_param or stream.library_version:
+            raise CorruptChunkError(f"a {codec.name} stream has a parameter, and takes none")
+        codec.check(memoryview(stream.data), stream.original_size)
     out = memoryview(bytearray(original_size))
     if block.transform_id == NO_TRANSFORM:
         _decode_stream(block.streams[0], out)

@@ -7,6 +7,7 @@ mode reads and writes in a batch, and what a CPU library decodes chunk by chunk.
 import struct
 from abc import abstractmethod
 from itertools import accumulate
+from operator import add
 from typing import ClassVar
 
 from nvckpt.codecs.base import Buffer, Codec
@@ -102,6 +103,9 @@ def _parse_table(stream: memoryview, original_size: int) -> tuple[int, list[int]
         raise CorruptChunkError("the chunk table is cut short")
     sizes = list(struct.unpack_from(f"<{count}I", stream, _HEAD.size))
     starts = list(accumulate(sizes[:-1], lambda start, size: align(start + size), initial=align(data_start)))
-    if 0 in sizes or starts[-1] + sizes[-1] != len(stream):
+    if not sizes or 0 in sizes or starts[-1] + sizes[-1] != len(stream):
         raise CorruptChunkError("the chunk table does not account for the stream")
+    ends = [data_start, *map(add, starts, sizes)]
+    if any(any(stream[end:start]) for end, start in zip(ends, starts, strict=False)):
+        raise CorruptChunkError("the padding between chunks is not zero")
     return chunk_size, starts, sizes

@@ -157,6 +157,11 @@ class ArchiveReader:
             raise CorruptArchiveError("a frame header is damaged")
         if checksum(payload) != frame.header.payload_checksum:
             raise CorruptArchiveError("compressed bytes are damaged")
+        end = 0
+        for stream, start in zip(frame.header.streams, frame.header.stream_starts(), strict=True):
+            if any(payload[end:start]):
+                raise CorruptArchiveError("the padding between streams is not zero")
+            end = start + stream.encoded_size
         return payload
 
     def check_tail(self) -> None:

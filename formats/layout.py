@@ -63,7 +63,7 @@ def check_header(data: bytes) -> None:
     _, version, reserved_1, mandatory, _, reserved_2 = _HEADER.unpack_from(data)
     if _U64.unpack_from(data, _HEADER.size)[0] != checksum(data[: _HEADER.size]):
         raise CorruptArchiveError("the archive header is damaged")
-    if version > VERSION:
+    if not 1 <= version <= VERSION:
         raise UnsupportedArchiveError(
             f"the archive has format version {version}, this nvckpt reads up to {VERSION}: install a newer nvckpt"
         )
@@ -71,7 +71,7 @@ def check_header(data: bytes) -> None:
         raise UnsupportedArchiveError(
             f"the archive needs feature bits {mandatory:#x}, unknown to this nvckpt: install a newer one"
         )
-    if version == 0 or reserved_1 or reserved_2:
+    if reserved_1 or reserved_2:
         raise CorruptArchiveError("the archive header breaks the format")
 
 
