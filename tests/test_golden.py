@@ -75,6 +75,7 @@ def test_message_for_a_future_version_names_both_versions():
         restore((FAIL / "future_version.nvckpt").read_bytes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOUND)
 def test_every_flipped_bit_is_detected(name, damage):
     """Any single flipped bit, anywhere in the file, is a FormatError: never success, never another exception."""
