@@ -16,32 +16,38 @@ from nvckpt.formats.pickle_walk import MAX_PICKLE_BYTES, walk
 from nvckpt.formats.segments import Segment
 from nvckpt.formats.torch_zip import Doubts
 from nvckpt.formats.torch_zip import find_tensors as find_zip_tensors
-from nvckpt.formats.zip_directory import Directory, directory_ending_at
+from nvckpt.formats.zip_directory import MAX_RECORDS, Directory, directory_ending_at
 
 METADATA_NAME = ".metadata"
-_MAX_ZIPS = 1_000_000
 
 
 def find_tensors(
-    data: ByteSource, last: Directory, names: dict[int, str], doubts: Doubts, role: str = groups.UNKNOWN_ROLE
+    data: ByteSource,
+    directories: list[Directory],
+    names: dict[int, str],
+    doubts: Doubts,
+    role: str = groups.UNKNOWN_ROLE,
 ) -> list[Segment]:
-    """The storages of all zips that end with `last`; `names` gives a name for the offset of a zip.
-
-    Walks backwards, since only the end of a zip tells where it starts. A part of the file that is
-    no zip ends the walk: it and everything before it is left out, and noted in `doubts`.
-    """
-    directories = _chain(data, last, doubts)
+    """The storages of all zips of a chain; `names` gives a name for the offset of a zip."""
     segments: list[Segment] = []
-    for directory in reversed(directories):
+    for directory in directories:
         name = names.get(directory.start, "")
         segments.extend(find_zip_tensors(data, directory, doubts, role or groups.WEIGHTS, name))
     return segments
 
 
-def _chain(data: ByteSource, last: Directory, doubts: Doubts) -> list[Directory]:
+def chain(data: ByteSource, last: Directory, doubts: Doubts) -> list[Directory]:
+    """All zips up to `last`, in file order, each ending where the next one starts.
+
+    Walks backwards, since only the end of a zip tells where it starts. A part of the file that is
+    no zip ends the walk: it and everything before it is left out, and noted in `doubts`.
+    """
     directories = [last]
+    records = 0
     while directories[-1].start > 0:
-        if len(directories) >= _MAX_ZIPS:
+        # An empty zip counts as well, or a file of nothing else would never end.
+        records += len(directories[-1].records) + 1
+        if records > MAX_RECORDS:
             doubts.say("the file holds too many zips to look into all of them")
             break
         try:
@@ -49,6 +55,7 @@ def _chain(data: ByteSource, last: Directory, doubts: Doubts) -> list[Directory]
         except MalformedCheckpointError:
             doubts.say("the file does not start with a zip; its first part is stored as plain bytes")
             break
+    directories.reverse()
     return directories
 
 

@@ -93,7 +93,7 @@ _IN_OPTIMIZER = _table(
 )
 _LAST = _table(
     quantized="SCB weight_format absmax quant_map nested_absmax nested_quant_map scales g_idx weight_packed "
-    "weight_scale weight_scale_inv weight_zero_point weight_shape weight_g_idx input_scale _extra_state",
+    "weight_scale weight_scale_inv weight_zero_point weight_shape weight_g_idx input_scale zero_points _extra_state",
     buffers="running_mean running_var position_ids inv_freq num_batches_tracked mask masked_bias indices "
     "crow_indices col_indices",
 )

@@ -61,12 +61,21 @@ def opaque_source(format_name: str, size: int, *warnings: str) -> Source:
     return Source(format_name, size, segments, warnings)
 
 
+def foreign_zip(size: int) -> Source:
+    """A zip that torch.save did not write."""
+    return _foreign(ZIP, "a zip archive", size)
+
+
 def foreign_source(head: bytes, size: int) -> Source:
     """A file that no reader claims, known by its first bytes at most."""
     if head.startswith(LFS_MAGIC):
         return opaque_source(LFS_POINTER, size, "this is a Git LFS pointer, not the weights")
-    format_name, kind = _kind_of(head)
-    return opaque_source(format_name, size, f"{kind}: not a checkpoint format nvckpt knows; stored as plain bytes")
+    return _foreign(*_kind_of(head), size)
+
+
+def _foreign(format_name: str, kind: str, size: int) -> Source:
+    warning = f"{kind}: not a checkpoint format nvckpt knows; stored as plain bytes"
+    return opaque_source(format_name, size, warning)
 
 
 def _kind_of(head: bytes) -> tuple[str, str]:

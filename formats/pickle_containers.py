@@ -2,6 +2,8 @@
 
 from nvckpt.formats.pickle_values import Call, Global, Handler, Machine, safe_key
 
+_SET = Global("builtins", "set")
+
 
 def _mark(m: Machine, pos: int) -> int:
     m.marks.append(len(m.stack))
@@ -113,12 +115,12 @@ def _entries(target: object) -> dict[object, object]:
 
 
 def _empty_set(m: Machine, pos: int) -> int:
-    m.stack.append(Call(Global("builtins", "set"), ()))
+    m.stack.append(Call(_SET, ()))
     return pos
 
 
 def _frozen_set(m: Machine, pos: int) -> int:
-    m.stack.append(Call(Global("builtins", "frozenset"), (), items=m.since_mark()))
+    m.stack.append(Call(_SET, (), items=m.since_mark()))
     return pos
 
 

@@ -32,13 +32,17 @@ _Pairs = list[tuple[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One tensor; the range is relative to the end of the header, `dtype` None when it is not known."""
+    """One tensor; the range is relative to the end of the header.
+
+    `dtype` is None when it is not known, or the shape contradicts the range: the bytes stay opaque.
+    """
 
     name: str
     dtype: DType | None
     shape: tuple[int, ...]
     begin: int
     end: int
+    makes_sense: bool = True
 
 
 def looks_like(head: bytes) -> bool:
@@ -90,12 +94,11 @@ def _parse(header: bytes) -> tuple[list[_Entry], list[str]]:
             warnings += _metadata_warnings(value)
             continue
         entry = _entry(name, value)
-        if entry is None:
-            odd += 1
-        else:
+        if entry is not None:
             entries.append(entry)
+        odd += entry is None or not entry.makes_sense
     if odd:
-        warnings.append(f"{odd} tensors in the safetensors header do not make sense; stored as plain bytes")
+        warnings.append(f"tensors of the safetensors header that do not make sense: {odd}")
     return entries, warnings
 
 
@@ -121,7 +124,7 @@ def _metadata_warnings(value: object) -> list[str]:
 
 
 def _entry(name: str, value: object) -> _Entry | None:
-    """A tensor's description, None when a field is missing, of a wrong type or contradicts another."""
+    """A tensor's description, None when a field is missing, repeated or of a wrong type."""
     if not isinstance(value, _Object):
         return None
     fields = dict(value)
@@ -135,7 +138,7 @@ def _entry(name: str, value: object) -> _Entry | None:
         return None
     dtype = _DTYPES.get(type_name)
     if dtype is not None and _bits(shape, dtype) != (end - begin) * 8:
-        return None
+        return _Entry(name, None, shape, begin, end, makes_sense=False)
     return _Entry(name, dtype, shape, begin, end)
 
 

@@ -1,5 +1,8 @@
 """Which format a file has, told by its content alone, and what its segments are."""
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from nvckpt.formats import distcp, groups, opaque, safetensors_file, torch_legacy, torch_zip
@@ -20,16 +23,27 @@ def read_source(data: ByteSource, path: Path | None = None) -> Source:
     """
     if data.size == 0:
         return opaque.opaque_source(opaque.EMPTY, 0)
-    head = b""
     try:
-        head = data.read_at(0, min(_HEAD, data.size))
-        return _read(data, head, path)
+        with _collector_paused():
+            return _read(data, data.read_at(0, min(_HEAD, data.size)), path)
     except MalformedCheckpointError as error:
         return opaque.opaque_source(opaque.UNKNOWN, data.size, f"{error}; stored as plain bytes")
     except OSError:
         raise
     except Exception:  # noqa: BLE001 - a parser's mistake must not stop bytes from being stored
         return opaque.opaque_source(opaque.UNKNOWN, data.size, _NOT_UNDERSTOOD)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Millions of small objects are built and kept; looking for cycles among them doubles the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 _NOT_UNDERSTOOD = "the file could not be understood; stored as plain bytes"
@@ -55,19 +69,17 @@ def _read_zip(data: ByteSource, head: bytes, path: Path | None) -> Source:
         is_torch = b"/data.pkl" in head
         return opaque.opaque_source(opaque.TORCH_ZIP if is_torch else opaque.ZIP, data.size, str(error))
     doubts = torch_zip.Doubts()
+    directories = distcp.chain(data, directory, doubts)
+    formats = {torch_zip.format_of(directory) for directory in directories} - {opaque.ZIP}
+    if not formats:
+        return opaque.foreign_zip(data.size)
     role = groups.role_of_file(path)
-    format_name = torch_zip.format_of(directory)
-    names = distcp.read_names(path) if format_name == opaque.TORCH_ZIP else {}
-    if directory.start > 0 or names:
-        format_name = opaque.DISTCP
-        tensors = distcp.find_tensors(data, directory, names, doubts, role)
-    elif format_name == opaque.ZIP:
-        return opaque.opaque_source(
-            opaque.ZIP, data.size, "a zip archive: not a checkpoint format nvckpt knows; stored as plain bytes"
-        )
-    else:
-        tensors = torch_zip.find_tensors(data, directory, doubts, role)
-    return _tiled(format_name, data.size, tensors, doubts.warnings())
+    names = distcp.read_names(path) if opaque.TORCH_ZIP in formats else {}
+    if len(directories) > 1 or names:
+        tensors = distcp.find_tensors(data, directories, names, doubts, role)
+        return _tiled(opaque.DISTCP, data.size, tensors, doubts.warnings())
+    tensors = torch_zip.find_tensors(data, directory, doubts, role)
+    return _tiled(formats.pop(), data.size, tensors, doubts.warnings())
 
 
 def _read_legacy(data: ByteSource, path: Path | None) -> Source:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 
 from nvckpt.formats import groups
-from nvckpt.formats.pickle_values import entries_of
+from nvckpt.formats.pickle_values import PersistentId, entries_of
 
 _MAX_DEPTH = 64
 _MAX_NAME_LENGTH = 1024
@@ -19,6 +19,7 @@ _OTHER_KEYS = (
     "scaler grad_scaler loss_scaler sampler dataloader rerun_state_machine"
 )
 _ROLE_OF_KEY = dict.fromkeys(_MODEL_KEYS.split(), groups.WEIGHTS) | dict.fromkeys(_OTHER_KEYS.split(), groups.OTHER)
+_PLAIN = frozenset({str, bytes, int, float, bool, type(None), PersistentId})
 # Lightning's weight averaging: `state_dict` is the average, the live weights have a key of their own.
 _AVERAGED = "averaged"
 
@@ -75,7 +76,7 @@ def _is_numbered_model(component: str) -> bool:
 def _role_of(container: object, is_tensor: Callable[[object], bool]) -> str:
     entries = entries_of(container)
     if entries is None:
-        is_bare = isinstance(container, list | tuple) and _all_tensors(container, is_tensor)
+        is_bare = isinstance(container, list | tuple) and _is_bare(container, is_tensor)
         return groups.WEIGHTS if is_bare else groups.UNKNOWN_ROLE
     if entries_of(entries.get("state")) is not None and isinstance(entries.get("param_groups"), list):
         return groups.OPTIMIZER_ROLE
@@ -85,9 +86,16 @@ def _role_of(container: object, is_tensor: Callable[[object], bool]) -> str:
         return groups.EMA
     if "current_model_state" in entries and "state_dict" in entries:
         return _AVERAGED
-    is_model = "_parameters" in entries or _all_tensors(entries.values(), is_tensor)
+    is_model = "_parameters" in entries or _is_bare(entries.values(), is_tensor)
     return groups.WEIGHTS if is_model else groups.UNKNOWN_ROLE
 
 
-def _all_tensors(values: Collection[object], is_tensor: Callable[[object], bool]) -> bool:
-    return bool(values) and all(map(is_tensor, values))
+def _is_bare(values: Collection[object], is_tensor: Callable[[object], bool]) -> bool:
+    """Whether there are tensors and beside them only plain values, as in a state dict."""
+    found = False
+    for value in values:
+        if is_tensor(value):
+            found = True
+        elif type(value) not in _PLAIN:
+            return False
+    return found

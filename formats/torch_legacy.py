@@ -1,7 +1,8 @@
 """Checkpoints written by torch.save before 1.6: five pickles, then the storages, unaligned.
 
-Each storage is an int64 count of elements and that many elements. Nothing else tells where it ends,
-so one unknown element size makes everything behind it unreadable.
+Each storage is an int64 count of elements and that many elements, both little-endian whatever machine
+wrote them (torch/csrc/serialization.cpp, writeFileRaw). Nothing else tells where a storage ends, so one
+unknown element size makes everything behind it unreadable.
 """
 
 import struct
@@ -10,7 +11,7 @@ from nvckpt.formats import groups
 from nvckpt.formats.byte_source import ByteSource
 from nvckpt.formats.dtypes import UNKNOWN
 from nvckpt.formats.errors import MalformedCheckpointError
-from nvckpt.formats.pickle_values import TruncatedPickleError, entries_of
+from nvckpt.formats.pickle_values import TruncatedPickleError
 from nvckpt.formats.pickle_walk import MAX_PICKLE_BYTES, walk
 from nvckpt.formats.segments import Segment
 from nvckpt.formats.torch_rebuild import Storage
@@ -24,7 +25,6 @@ _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 _PROTOCOL_VERSION = 1001
 _FIRST_READ = 1 << 20
 _COUNT = struct.Struct("<q")
-_COUNT_BIG = struct.Struct(">q")
 
 
 def find_tensors(data: ByteSource, role: str = groups.UNKNOWN_ROLE) -> list[Segment]:
@@ -32,10 +32,11 @@ def find_tensors(data: ByteSource, role: str = groups.UNKNOWN_ROLE) -> list[Segm
 
     Raises MalformedCheckpointError when the stream does not end exactly where the file does.
     """
-    value, keys, big_endian, position = _read_pickles(data)
+    value, keys, position = _read_pickles(data)
     storages = find_storages(value, role)
     windows = Windows(data)
-    counts = _COUNT_BIG if big_endian else _COUNT
+    if len(set(keys)) < len(keys):
+        raise MalformedCheckpointError("the legacy file lists a storage twice")
     segments: list[Segment] = []
     for key in keys:
         storage = storages.get(key)
@@ -43,28 +44,27 @@ def find_tensors(data: ByteSource, role: str = groups.UNKNOWN_ROLE) -> list[Segm
             raise MalformedCheckpointError("a storage of the legacy file has no known type")
         if position + _COUNT.size > data.size:
             raise MalformedCheckpointError("the legacy file is cut short")
-        count = counts.unpack(windows.read_at(position, _COUNT.size))[0]
+        count = _COUNT.unpack(windows.read_at(position, _COUNT.size))[0]
         position += _COUNT.size
         length = count * storage.unit
         if count < 0 or length > data.size - position:
             raise MalformedCheckpointError("the legacy file is cut short")
-        segments.extend(_segment(storage, position, length, big_endian))
+        segments.extend(_segment(storage, position, length))
         position += length
     if position != data.size:
         raise MalformedCheckpointError(f"the legacy file has {data.size - position} bytes behind its last storage")
     return segments
 
 
-def _segment(storage: Storage, position: int, length: int, big_endian: bool) -> list[Segment]:
+def _segment(storage: Storage, position: int, length: int) -> list[Segment]:
     dtype = storage.dtype
     if dtype is UNKNOWN or length * 8 % dtype.bits:
         return []
-    group = storage.group(length)
-    return [Segment(position, length, dtype, group, tuple(storage.views), big_endian)]
+    return [Segment(position, length, dtype, storage.group(length), tuple(storage.views))]
 
 
-def _read_pickles(data: ByteSource) -> tuple[object, list[str], bool, int]:
-    """The object, the storage keys in file order, whether it is big-endian, and where storages start."""
+def _read_pickles(data: ByteSource) -> tuple[object, list[str], int]:
+    """The object, the storage keys in file order, and where the storages start."""
     head = data.read_at(0, min(_FIRST_READ, data.size))
     try:
         return _walk_pickles(head)
@@ -74,17 +74,17 @@ def _read_pickles(data: ByteSource) -> tuple[object, list[str], bool, int]:
     return _walk_pickles(data.read_at(0, min(MAX_PICKLE_BYTES, data.size)))
 
 
-def _walk_pickles(raw: bytes) -> tuple[object, list[str], bool, int]:
+def _walk_pickles(raw: bytes) -> tuple[object, list[str], int]:
     magic, position = walk(raw)
     version, position = walk(raw, position)
     if magic != _MAGIC_NUMBER or version != _PROTOCOL_VERSION:
         raise MalformedCheckpointError("the legacy file has an unknown version")
-    system, position = walk(raw, position)
+    _system, position = walk(raw, position)
     value, position = walk(raw, position)
     keys, position = walk(raw, position)
     if not isinstance(keys, list):
         raise MalformedCheckpointError("the legacy file has no list of storages")
-    return value, [_key(key) for key in keys], _is_big_endian(system), position
+    return value, [_key(key) for key in keys], position
 
 
 def _key(key: object) -> str:
@@ -93,8 +93,3 @@ def _key(key: object) -> str:
     if isinstance(key, str):
         return key
     raise MalformedCheckpointError("the legacy file has a storage key that is no text")
-
-
-def _is_big_endian(system: object) -> bool:
-    entries = entries_of(system) or {}
-    return entries.get("little_endian", entries.get(b"little_endian")) is False

@@ -164,13 +164,20 @@ def dtype_of(name: str, args: tuple[object, ...]) -> DType | None:
 
 
 def view_of(name: str, dtype: DType, args: tuple[object, ...]) -> View:
-    """The view of a call (storage, offset, size, stride, ...)."""
+    """The view of a call (storage, offset, size, stride, ...).
+
+    Torch counts F4 in pairs; the view counts single values, as safetensors does.
+    """
     shape = _sizes(args[2])
     strides = _sizes(args[3])
     if shape is not None and strides is not None and _is_row_major(shape, strides):
         strides = None
-    offset = args[1]
-    return View(name, dtype, shape, strides, offset if type(offset) is int and 0 <= offset < _MAX_SIZE else 0)
+    offset = args[1] if type(args[1]) is int and 0 <= args[1] < _MAX_SIZE else 0
+    if dtype.name == "F4":
+        offset *= 2
+        shape = (*shape[:-1], shape[-1] * 2) if shape and strides is None else None
+        strides = None
+    return View(name, dtype, shape, strides, offset)
 
 
 def _sizes(value: object) -> tuple[int, ...] | None:
@@ -181,7 +188,10 @@ def _sizes(value: object) -> tuple[int, ...] | None:
         value = tuple(value[: _MAX_DIMENSIONS + 1])
     if not isinstance(value, tuple) or len(value) > _MAX_DIMENSIONS:
         return None
-    return value if all(type(n) is int and 0 <= n < _MAX_SIZE for n in value) else None
+    for size in value:
+        if type(size) is not int or not 0 <= size < _MAX_SIZE:
+            return None
+    return value
 
 
 def _is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:

@@ -47,8 +47,6 @@ class _Search:
         self._storages: dict[str, Storage] = {}
         self._seen: set[int] = set()
         self._names_length = 0
-        # An id stays unique only as long as its object lives.
-        self._alive: list[object] = []
 
     def run(self, root: object, role: str, prefix: str) -> dict[str, Storage]:
         if role == groups.UNKNOWN_ROLE and is_tensor(root):
@@ -87,8 +85,8 @@ class _Search:
     def _is_new(self, value: object) -> bool:
         if id(value) in self._seen:
             return False
+        # All that is passed in here hangs on the root, so no id is used twice.
         self._seen.add(id(value))
-        self._alive.append(value)
         return True
 
     def _inside(self, call: Call, name: str, states: list[object], place: Place) -> _Children:
@@ -109,7 +107,8 @@ class _Search:
 
     def _arguments(self, call: Call, args: tuple[object, ...], place: Place) -> _Children:
         is_mapping = type(call.function) is Global and call.function.name.endswith(("Dict", "dict"))
-        for value in args:
+        # Many calls can share one tuple of arguments.
+        for value in args if args and self._is_new(args) else ():
             if is_mapping and isinstance(value, list):
                 if self._is_new(value):
                     yield from self._pairs(value, place)
@@ -182,6 +181,8 @@ def _component(key: object) -> str:
         return key.decode("utf-8", "replace")
     if isinstance(key, int | float):
         return str(key)
+    if isinstance(key, Global):
+        return key.name
     if isinstance(key, Key) and isinstance(key.value, tuple):
-        return ",".join(str(part) for part in key.value[:4] if isinstance(part, str | int))
+        return ",".join(_component(part) for part in key.value[:4] if not isinstance(part, Key))
     return "?"

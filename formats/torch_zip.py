@@ -17,16 +17,24 @@ _SCRIPT_PICKLE = b"constants.pkl"
 _MAX_BYTEORDER = 16
 
 
+# A file of many zips has as many pickles; together they may be a few times as large as one.
+_MAX_PICKLES_BYTES = 4 * MAX_PICKLE_BYTES
+
+
 @dataclass(slots=True)
 class Doubts:
-    """What did not fit, counted, so that a thousand damaged records make one sentence."""
+    """What did not fit, counted, so that a thousand damaged records make one sentence.
+
+    `unread` is how many more bytes of pickles may be looked into.
+    """
 
     counts: dict[str, int] = field(default_factory=dict)
     sentences: dict[str, None] = field(default_factory=dict)
+    unread: int = _MAX_PICKLES_BYTES
 
-    def count(self, sentence: str) -> None:
-        """Note one more of a kind; `sentence` has a place for the number."""
-        self.counts[sentence] = self.counts.get(sentence, 0) + 1
+    def count(self, what: str) -> None:
+        """Note one more of a kind."""
+        self.counts[what] = self.counts.get(what, 0) + 1
 
     def say(self, sentence: str) -> None:
         """Note a sentence once."""
@@ -34,7 +42,7 @@ class Doubts:
 
     def warnings(self) -> list[str]:
         """All of it, in words."""
-        return [*self.sentences, *(text.format(count) for text, count in self.counts.items())]
+        return [*self.sentences, *(f"{what}: {count}" for what, count in self.counts.items())]
 
 
 def format_of(directory: Directory) -> str:
@@ -81,7 +89,7 @@ class _Archive:
                 if record is not None:
                     found.append((record, storage))
                 elif storage.claimed and not self._is_ambiguous:
-                    self._doubts.count("{} storages are missing from the zip")
+                    self._doubts.count("storages missing from the zip")
         found.sort(key=_position)
         big_endian = self._is_big_endian()
         segments = [self._segment(record, storage, big_endian) for record, storage in found]
@@ -94,7 +102,8 @@ class _Archive:
         record = self._record(name)
         if record is None or not record.is_plain:
             return {}
-        if record.size > MAX_PICKLE_BYTES:
+        self._doubts.unread -= record.size
+        if record.size > MAX_PICKLE_BYTES or self._doubts.unread < 0:
             self._doubts.say("the pickle in the zip is too large to look into; stored as plain bytes")
             return {}
         raw = self._payloads.read(record, MAX_PICKLE_BYTES)
@@ -116,10 +125,10 @@ class _Archive:
         if not record.is_plain:
             return None
         if storage.claimed is not None and storage.claimed != record.size:
-            self._doubts.count("{} storages have another size than the pickle says")
+            self._doubts.count("storages of another size than the pickle says")
         offset = self._payloads.offset_of(record)
         if offset is None:
-            self._doubts.count("{} storages are not where the directory says")
+            self._doubts.count("storages that are not where the zip directory says")
             return None
         dtype = storage.dtype
         if dtype is UNKNOWN or record.size * 8 % dtype.bits:

@@ -33,8 +33,12 @@ _FULL32 = 0xFFFFFFFF
 _FULL16 = 0xFFFF
 # A comment can be this long, and so can junk behind the end record.
 _TAIL = (1 << 16) + _END.size
+# Junk may hold the magic by chance, but hardly a whole end record that fits the file.
 _MAX_CANDIDATES = 32
-_MAX_DIRECTORY = 512 << 20
+_MAX_PARSED = 4
+_MAX_ENTRY = 256
+# Memory for 2 million records is some 500 MB; real archives have under 100,000.
+MAX_RECORDS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +81,38 @@ def find_directory(data: ByteSource) -> Directory:
     tail_start = max(0, data.size - _TAIL)
     tail = data.read_at(tail_start, data.size - tail_start)
     position = len(tail)
+    parsed = 0
     for _ in range(_MAX_CANDIDATES):
         position = tail.rfind(_END_MAGIC, 0, position + len(_END_MAGIC) - 1)
-        if position < 0:
+        if position < 0 or parsed >= _MAX_PARSED:
             break
         try:
-            return directory_at(data, tail_start + position)
+            bounds = _bounds_at(data, tail_start + position)
+            parsed += 1
+            return _parse(data, bounds)
         except MalformedCheckpointError:
             continue
     raise MalformedCheckpointError("the zip directory is missing: the file is cut short")
 
 
 def directory_ending_at(data: ByteSource, end: int) -> Directory:
-    """The zip whose end record, without a comment, ends at `end`."""
-    return directory_at(data, end - _END.size)
+    """The zip whose end record, without a comment, ends at `end`; MalformedCheckpointError when there is none."""
+    return _parse(data, _bounds_at(data, end - _END.size))
 
 
-def directory_at(data: ByteSource, position: int) -> Directory:
-    """The zip whose end record is at `position`; raises MalformedCheckpointError when it is none."""
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """Where an end record says that its zip and its directory are, in the file."""
+
+    start: int
+    directory: int
+    size: int
+    count: int
+    end: int
+
+
+def _bounds_at(data: ByteSource, position: int) -> _Bounds:
+    """What the end record at `position` says; cheap, and checked against the file's size."""
     before = min(position, _LOCATOR.size + _END64.size)
     if position < 0:
         raise MalformedCheckpointError("the zip directory is damaged")
@@ -110,11 +128,17 @@ def directory_at(data: ByteSource, position: int) -> Directory:
     elif _FULL32 in {size, offset} or count == _FULL16:
         raise MalformedCheckpointError("the zip directory is damaged")
     start = limit - size - offset
-    if start < 0 or size > _MAX_DIRECTORY or count * _CENTRAL.size > size:
+    if start < 0 or count * _CENTRAL.size > size:
         raise MalformedCheckpointError("the zip directory is damaged")
-    directory_start = start + offset
-    records = tuple(_records(data.read_at(directory_start, size), count, start))
-    return Directory(start, directory_start, position + _END.size, records)
+    return _Bounds(start, start + offset, size, count, position + _END.size)
+
+
+def _parse(data: ByteSource, bounds: _Bounds) -> Directory:
+    if bounds.count > MAX_RECORDS or bounds.size > MAX_RECORDS * _MAX_ENTRY:
+        raise MalformedCheckpointError("the zip has more records than nvckpt looks into")
+    raw = data.read_at(bounds.directory, bounds.size)
+    records = tuple(_records(raw, bounds.count, bounds.start))
+    return Directory(bounds.start, bounds.directory, bounds.end, records)
 
 
 def _end64(raw: bytes) -> tuple[int, int, int] | None:
