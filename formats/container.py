@@ -138,7 +138,7 @@ class ArchiveReader:
         if data.size < HEADER_SIZE + FOOTER_SIZE:
             raise TruncatedArchiveError("the archive is cut short")
         footer = parse_footer(data.read_at(data.size - FOOTER_SIZE, FOOTER_SIZE), data.size)
-        self.index = index_format.parse(_read_index(data, footer))
+        self.index = index_format.parse(_read_index(data, footer), footer.index_offset)
         self.frames = self.index.frames
         self._end_of_frames = footer.index_offset
         _check_frames(self.index, footer.index_offset)
@@ -201,7 +201,7 @@ def _check_frames(index: Index, index_offset: int) -> None:
         if frame.offset % ALIGNMENT:
             raise CorruptArchiveError("a frame is not aligned")
         end = frame.end
-    if not 0 <= index_offset - end < LARGE_ALIGNMENT:
+    if index_offset - end >= LARGE_ALIGNMENT:
         raise CorruptArchiveError("the index does not stand behind the last frame")
     for _ in _windows(index):
         pass

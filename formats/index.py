@@ -69,8 +69,8 @@ def pack(index: Index) -> bytes:
     )
 
 
-def parse(data: bytes) -> Index:
-    """Read a decoded index; the frames' order and their windows are the reader's to check."""
+def parse(data: bytes, frames_end: int) -> Index:
+    """Read a decoded index, which stands at `frames_end`; the frames' windows are the reader's to check."""
     sections = dict(_sections(data))
     if FILE not in sections or FRAMES not in sections:
         raise CorruptArchiveError("the index lacks a section")
@@ -87,7 +87,7 @@ def parse(data: bytes) -> Index:
         size,
         digest,
         source_format,
-        tuple(_parse_frames(Cursor(sections[FRAMES]))),
+        tuple(_parse_frames(Cursor(sections[FRAMES]), frames_end)),
         tuple(_parse_segments(Cursor(sections[SEGMENTS]), size)) if SEGMENTS in sections else (),
         _last_string(Cursor(sections[WRITER])) if WRITER in sections else "",
     )
@@ -126,7 +126,8 @@ def _pack_frames(frames: Sequence[PlacedFrame]) -> bytes:
     return bytes(out)
 
 
-def _parse_frames(cursor: Cursor) -> Iterable[PlacedFrame]:
+def _parse_frames(cursor: Cursor, frames_end: int) -> Iterable[PlacedFrame]:
+    """Each frame must have room before `frames_end`, so that a packed index cannot list more than the file holds."""
     count = cursor.varint()
     position = HEADER_SIZE
     for _ in range(count):
@@ -137,6 +138,8 @@ def _parse_frames(cursor: Cursor) -> Iterable[PlacedFrame]:
         packed = prefix + cursor.take(frame_header_size(prefix) - FRAME_PREFIX_SIZE)
         frame = PlacedFrame(position + gap, packed, parse_frame_header(packed))
         position = frame.end
+        if position > frames_end:
+            raise CorruptArchiveError("the index does not stand behind the last frame")
         yield frame
     if cursor.left:
         raise CorruptArchiveError("the index has bytes left over")
