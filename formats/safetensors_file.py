@@ -12,6 +12,7 @@ from nvckpt.formats import groups, opaque
 from nvckpt.formats.byte_source import ByteSource
 from nvckpt.formats.dtypes import BY_NAME, DType
 from nvckpt.formats.errors import MalformedCheckpointError
+from nvckpt.formats.names import encodable
 from nvckpt.formats.segments import Segment, Source, View, tile
 
 # What the library accepts; a longer header is refused by it too.
@@ -118,7 +119,7 @@ class _Object(_Pairs):
 
 
 def _metadata_warnings(value: object) -> list[str]:
-    if isinstance(value, _Object) and all(isinstance(text, str) for _, text in value):
+    if value is None or (isinstance(value, _Object) and all(isinstance(text, str) for _, text in value)):
         return []
     return ["the safetensors metadata is not text"]
 
@@ -181,6 +182,6 @@ def _layout_warnings(entries: list[_Entry], room: int) -> list[str]:
 def _segment(entry: _Entry, start: int, role: str) -> Segment:
     assert entry.dtype is not None
     numel = (entry.end - entry.begin) * 8 // entry.dtype.bits
-    view = View(entry.name, entry.dtype, entry.shape)
+    view = View(encodable(entry.name), entry.dtype, entry.shape)
     group = groups.group_of(entry.name, entry.dtype, numel, role)
     return Segment(start + entry.begin, entry.end - entry.begin, entry.dtype, group, (view,))

@@ -7,8 +7,8 @@ from nvckpt.formats.pickle_values import PersistentId, entries_of
 
 _MAX_DEPTH = 64
 _MAX_NAME_LENGTH = 1024
-# The tables inside a pickled torch.nn.Module; its tensors are known by their names without them.
-_MODULE_TABLES = frozenset({"_modules", "_parameters", "_buffers"})
+# The tables inside a pickled torch.nn.Module and the tensor inside a DTensor: no user knows them by name.
+_UNNAMED = frozenset({"_modules", "_parameters", "_buffers", "_local_tensor"})
 _MODEL_KEYS = (
     "state_dict model module params net generator discriminator current_model_state unet vae "
     "text_encoder encoder decoder backbone network policy model_state_dict model_state weights"
@@ -60,7 +60,7 @@ class Place:
         place: Place | None = self
         length = 0
         while place is not None and len(parts) < _MAX_DEPTH and length < _MAX_NAME_LENGTH:
-            if place.component and place.component not in _MODULE_TABLES:
+            if place.component and place.component not in _UNNAMED:
                 parts.append(place.component)
                 length += len(place.component) + 1
             place = place.parent

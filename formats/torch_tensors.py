@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from nvckpt.formats import groups
 from nvckpt.formats.dtypes import UNKNOWN, DType
 from nvckpt.formats.errors import MalformedCheckpointError
+from nvckpt.formats.names import encodable
 from nvckpt.formats.pickle_values import Call, Global, Key, PersistentId, Placeholder
 from nvckpt.formats.segments import View
 from nvckpt.formats.structure import Place
@@ -80,7 +81,8 @@ class _Search:
             self._add_tensor(name, maker.args, place)
             if not states and name != "_rebuild_qtensor":
                 return None
-        return self._inside(maker, name, states, place) if self._is_new(call) else None
+        is_empty = not (maker.args or maker.entries or maker.items or maker.state or states)
+        return self._inside(maker, name, states, place) if not is_empty and self._is_new(call) else None
 
     def _is_new(self, value: object) -> bool:
         if id(value) in self._seen:
@@ -155,7 +157,7 @@ class _Search:
         storage.views.append(view)
 
     def _name(self, place: Place) -> str:
-        name = place.name()
+        name = encodable(place.name())
         self._names_length += len(name)
         if self._names_length > _MAX_NAMES_LENGTH:
             raise MalformedCheckpointError("the names of the tensors are too long to keep")

@@ -30,7 +30,6 @@ _U64 = struct.Struct("<Q")
 _ZIP64_EXTRA = 1
 _ENCRYPTED = 1
 _FULL32 = 0xFFFFFFFF
-_FULL16 = 0xFFFF
 # A comment can be this long, and so can junk behind the end record.
 _TAIL = (1 << 16) + _END.size
 # Junk may hold the magic by chance, but hardly a whole end record that fits the file.
@@ -125,7 +124,7 @@ def _bounds_at(data: ByteSource, position: int) -> _Bounds:
     if wide is not None:
         count, size, offset = wide
         limit = position - before
-    elif _FULL32 in {size, offset} or count == _FULL16:
+    elif _FULL32 in {size, offset}:
         raise MalformedCheckpointError("the zip directory is damaged")
     start = limit - size - offset
     if start < 0 or count * _CENTRAL.size > size:

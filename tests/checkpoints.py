@@ -156,6 +156,31 @@ def zip_odd_tensors(folder):
 
 
 @fixture("torch-zip")
+def zip_subclass(folder):
+    """A tensor around another one, as DTensor and torchao make them."""
+    import torch
+
+    class Wrapped(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner):
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+        def __init__(self, inner):
+            self._local_tensor = inner
+
+        @classmethod
+        def __torch_dispatch__(cls, function, _types, args=(), _kwargs=None):
+            return function(*(a._local_tensor if isinstance(a, cls) else a for a in args))
+
+    # Pickle looks the class up by its name.
+    Wrapped.__qualname__ = "Wrapped"
+    globals()["Wrapped"] = Wrapped
+    states = {0: {"exp_avg": Wrapped(torch.randn(3, 4))}}
+    optimizer = {"state": states, "param_groups": [{"params": [0]}]}
+    return save(folder, "subclass.pt", {"w": Wrapped(torch.randn(3, 4)), "optimizer": optimizer})
+
+
+@fixture("torch-zip")
 def zip_quantized(folder):
     import torch
 
@@ -327,7 +352,7 @@ def legacy_python2(folder):
     return write(folder, "python2.pt", python2_legacy())
 
 
-def python2_legacy() -> bytes:
+def python2_legacy(little_endian: bool = True) -> bytes:
     def text(value: bytes) -> bytes:
         return b"U" + bytes([len(value)]) + value
 
@@ -342,7 +367,7 @@ def python2_legacy() -> bytes:
         for name, key, count in ((b"fc.weight", b"111", 6), (b"fc.bias", b"222", 3))
     )
     obj = b"\x80\x02ccollections\nOrderedDict\n](" + pairs + b"e\x85R."
-    system = pickle.dumps({"protocol_version": 1001, "little_endian": True}, 2)
+    system = pickle.dumps({"protocol_version": 1001, "little_endian": little_endian}, 2)
     keys = b"\x80\x02](" + text(b"111") + text(b"222") + b"e."
     head = pickle.dumps(0x1950A86A20F9469CFC6C, 2) + pickle.dumps(1001, 2)
     storages = b"".join(struct.pack(f"<q{n}f", n, *range(1, n + 1)) for n in (6, 3))
@@ -559,6 +584,7 @@ _MORE = {
     "repeated": lambda: safetensors_bytes({}, bytes(8), text=json.dumps(_ONE)[:-1] + "," + json.dumps(_ONE)[1:]),
     "misaligned": lambda: safetensors_bytes({"a": entry("U8", [3], 0, 3), "b": entry("F32", [2], 3, 11)}, bytes(11)),
     "no_tensors": lambda: safetensors_bytes({}, b""),
+    "null_metadata": lambda: safetensors_bytes({"__metadata__": None, **_ONE}, bytes(8)),
     "only_metadata": lambda: safetensors_bytes({"__metadata__": {"a": "b"}}, b""),
     "zero_size": lambda: safetensors_bytes({"a": entry("F32", [0, 3], 0, 0), "b": entry("F32", [], 0, 4)}, bytes(4)),
     "names": lambda: safetensors_bytes({'q"\n🙂[bold]': entry("F32", [2], 0, 8)}, bytes(8)),
