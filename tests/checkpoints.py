@@ -193,6 +193,20 @@ def zip_quantized(folder):
 
 
 @fixture("torch-zip")
+def zip_quantized_packed(folder):
+    """Several values in a byte: the shape counts values, the storage bytes."""
+    import torch
+
+    values = torch.randn(4, 8)
+    axis = (torch.rand(4) + 0.1, torch.zeros(4), 0)
+    tensors = {
+        "four": torch.quantize_per_channel(values, *axis, torch.quint4x2),
+        "two": torch.quantize_per_channel(values, *axis, torch.quint2x4),
+    }
+    return save(folder, "packed.pt", tensors)
+
+
+@fixture("torch-zip")
 def zip_module(folder):
     return save(folder, "module.pt", {"net": model()})
 
@@ -410,6 +424,16 @@ def torch_package(folder):
     with PackageExporter(str(path)) as exporter:
         exporter.save_pickle("weights", "weights.pkl", {"w": torch.randn(4)})
     return path
+
+
+@fixture("zip", clean=False)
+def pt2(folder):
+    """The layout of torch.export, without needing its compiler."""
+    with zipfile.ZipFile(folder / "model.pt2", "w") as archive:
+        archive.writestr("model/archive_format", "pt2")
+        archive.writestr("model/models/model.json", "{}")
+        archive.writestr("model/data/weights/weight_0", bytes(64))
+    return folder / "model.pt2"
 
 
 @fixture("zip", clean=False)

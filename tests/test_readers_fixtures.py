@@ -204,6 +204,12 @@ def test_parts_of_composite_tensors_are_named(tmp_path):
     assert set(views(read(make("zip_quantized", tmp_path)))) == {"a", "b", "b.scales", "b.zero_points"}
 
 
+def test_packed_values_keep_their_shape(tmp_path):
+    """Quantised values that share a byte have the shape torch shows, over fewer bytes."""
+    found = views(read(make("zip_quantized_packed", tmp_path)))
+    assert [(found[n][1].shape, found[n][0].length) for n in ("four", "two")] == [((4, 8), 16), ((4, 8), 8)]
+
+
 def test_a_subclass_is_named_as_its_user_knows_it(tmp_path):
     """The tensor inside a wrapper subclass has the wrapper's name and group."""
     found = names_by_group(read(make("zip_subclass", tmp_path)))
