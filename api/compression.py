@@ -77,6 +77,8 @@ def compress(
     target_name = os.fspath(output) if output is not None else default_output(name)
     with files.open_input(name, follow=options.force) as opened:
         target = None if target_name == files.PIPE else Path(target_name)
+        if options.remove:
+            files.check_removal(target)
         if target is not None:
             files.check_output(opened, target, force=options.force)
             target = files.final_path(target)
@@ -90,7 +92,7 @@ def compress(
                 if options.verify:
                     verify_written(file, index, options.threads)
                 file.commit(opened.attributes, overwrite=options.force)
-        if options.remove and opened.path is not None and target is not None:
+        if options.remove and opened.path is not None:
             opened.check_unchanged()
             opened.path.unlink()
             sync_directory(opened.path.parent)

@@ -40,9 +40,12 @@ class Input:
         """SourceChangedError when the file was written to or replaced since it was opened."""
         if self.path is None:
             return
-        for now in (os.fstat(self.data.descriptor), self.path.stat()):
-            if _identity(now) != _identity(self.status):
-                raise SourceChangedError("the file changed while it was read; nothing was written")
+        try:
+            states = (os.fstat(self.data.descriptor), self.path.stat())
+        except FileNotFoundError as error:
+            raise SourceChangedError("the file was removed while it was read; nothing was written") from error
+        if any(_identity(state) != _identity(self.status) for state in states):
+            raise SourceChangedError("the file changed while it was read; nothing was written")
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
@@ -56,15 +59,18 @@ def open_input(name: str, *, follow: bool) -> Iterator[Input]:
     NotARegularFileError for directories and devices, and for symbolic links unless `follow`.
     """
     if name == PIPE:
+        if sys.stdin is None:
+            raise InvalidRequestError("standard input is closed")
         with spooled(sys.stdin.buffer) as file:
             yield Input(PIPE, FileBytes(file.fileno()), None, None, os.fstat(file.fileno()))
         return
     path = Path(name)
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
-        if not follow:
-            raise NotARegularFileError("is a symbolic link; use -f to follow it")
         status = path.stat()
+        # /dev/stdin and a shell's <(command) are links to pipes, and nobody mistakes those for the file.
+        if not follow and stat.S_ISREG(status.st_mode):
+            raise NotARegularFileError("is a symbolic link; use -f to follow it")
     if stat.S_ISDIR(status.st_mode):
         raise NotARegularFileError("is a directory; name the files in it")
     if stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode):
@@ -104,6 +110,12 @@ def check_output(source: Input, output: Path, *, force: bool) -> None:
         raise OutputExistsError(f"output {show(output)} exists already; use -f to replace it")
 
 
+def check_removal(output: Path | None) -> None:
+    """Refuse to remove an input whose output does not stay: a pipe, or a device such as /dev/null."""
+    if output is None or is_stream(output):
+        raise InvalidRequestError("an input is only removed when its output is a file; drop --rm")
+
+
 def final_path(output: Path) -> Path:
     """Return where the bytes go: an output that is a link is written behind the link, as shells do."""
     return output.resolve() if output.is_symlink() else output
@@ -117,6 +129,8 @@ def open_output(target: Path | None) -> Iterator[OutputFile]:
     """
     try:
         if target is None:
+            if sys.stdout is None:
+                raise InvalidRequestError("standard output is closed")
             sys.stdout.flush()
             yield OutputFile(sys.stdout.fileno())
         elif is_stream(target):

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _WRITE_STEP = 64 << 20
+# Characters of the target's name in the temporary one: at most 160 bytes of the 255 that file systems allow.
+_NAME_PART = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class AtomicFile(OutputFile):
 
     def __init__(self, target: Path) -> None:
         self.target = target
-        self._temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
+        self._temporary = target.with_name(f".{target.name[:_NAME_PART]}.{secrets.token_hex(6)}.tmp")
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         super().__init__(os.open(self._temporary, flags, 0o600))
         self._open = True
