@@ -65,6 +65,8 @@ def decompress(
     target_name = os.fspath(output) if output is not None else default_output(name)
     with files.open_input(name, follow=options.force) as opened:
         target = None if target_name == files.PIPE else Path(target_name)
+        if options.remove:
+            files.check_removal(target)
         if target is not None:
             files.check_output(opened, target, force=options.force)
             target = files.final_path(target)
@@ -76,7 +78,7 @@ def decompress(
             opened.check_unchanged()
             if isinstance(file, AtomicFile):
                 file.commit(opened.attributes, overwrite=options.force)
-        if options.remove and opened.path is not None and target is not None:
+        if options.remove and opened.path is not None:
             opened.path.unlink()
             sync_directory(opened.path.parent)
     return _result(reader, name, target_name, started, options.device)
@@ -114,7 +116,7 @@ def decode_all(
     """Decode every frame in order into `sink`, and return the hash of the original.
 
     CorruptArchiveError names the first damaged part; with `on_damage` each is reported there instead,
-    and the rest is still decoded.
+    and the rest is still decoded. UnsupportedArchiveError names what this version cannot decode.
     """
     index = reader.index
     file_hash = FileHash()
@@ -129,7 +131,7 @@ def decode_all(
     for window, frames in ordered_map(reader.windows(), lambda numbers: numbers, decode, thread_count(threads)):
         for result in frames:
             if isinstance(result, FormatError):
-                if on_damage is None:
+                if on_damage is None or isinstance(result, UnsupportedArchiveError):
                     raise result
                 on_damage(str(result))
                 damaged = True
