@@ -54,6 +54,6 @@ def check_outputs(names: Sequence[str], output: str | None, to_stdout: bool, for
     uses_stdout = any(output_for(name, output, to_stdout) == PIPE for name in names)
     if uses_stdout and len(names) > 1 and not to_stdout:
         raise UsageError("with several inputs, - needs -c")
-    if uses_stdout and sys.stdout.isatty() and not force:
+    if uses_stdout and not force and sys.stdout is not None and sys.stdout.isatty():
         raise UsageError("standard output is a terminal; redirect it, or use -f")
     return uses_stdout

@@ -32,13 +32,17 @@ def compress(
     from nvckpt.compression import compress as run
 
     data_on_stdout = batch.check_outputs(files, output, stdout, force)
-    if stdout and not keep:
-        raise UsageError("--rm needs an output file, not -c")
+    if data_on_stdout and not keep:
+        raise UsageError("--rm needs an output file, not standard output")
+    if data_on_stdout and len(files) > 1:
+        raise UsageError("archives cannot be joined: standard output takes one input")
     chosen = CompressOptions(codec, parse_level(level), device, threads, force, verify, strict, not keep)
     talk = Talk(quiet, verbose, json, results_to_stderr=data_on_stdout)
 
+    default_name = output is None and not stdout
+
     def one(name: str) -> dict[str, Any]:
-        if not force and already_compressed(name):
+        if default_name and not force and already_compressed(name):
             talk.note(f"{show(name)}: compressed already, skipped")
             return {**report.path_json("input", name), "ok": True, "skipped": True, "error": None}
         with progress_bar(talk, progress, show(name)) as bar:

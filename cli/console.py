@@ -32,6 +32,11 @@ class Talk:
 
         return Console(stderr=self.results_to_stderr, markup=False, highlight=False, emoji=False)
 
+    @property
+    def _document_only(self) -> bool:
+        """Tell whether standard error carries the JSON document, which then says everything."""
+        return self.as_json and self.results_to_stderr
+
     def line(self, text: str) -> None:
         """Print a result."""
         print(text, file=sys.stderr if self.results_to_stderr else sys.stdout)
@@ -48,14 +53,19 @@ class Talk:
 
     def warning(self, text: str) -> None:
         """Say what may matter but did not stop the work."""
-        if not self.quiet:
+        if not self.quiet and not self._document_only:
             print(f"nvckpt: warning: {text}", file=sys.stderr)
 
     def error(self, text: str) -> None:
         """Say what went wrong."""
-        if self.quiet < 2:
+        if self.quiet < 2 and not self._document_only:
             print(f"nvckpt: {text}", file=sys.stderr)
 
     def document(self, content: dict[str, Any]) -> None:
-        """Print the one JSON document of a command."""
-        self.line(json.dumps(content, ensure_ascii=False, indent=2, allow_nan=False))
+        """Print the one JSON document of a command, in UTF-8 whatever the locale."""
+        stream = sys.stderr if self.results_to_stderr else sys.stdout
+        if stream is not None:
+            text = json.dumps(content, ensure_ascii=False, indent=2, allow_nan=False)
+            stream.flush()
+            stream.buffer.write(text.encode("utf-8", "replace") + b"\n")
+            stream.buffer.flush()

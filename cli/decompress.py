@@ -27,8 +27,8 @@ def decompress(
     from nvckpt.decompression import decompress as run
 
     data_on_stdout = batch.check_outputs(files, output, stdout, force)
-    if stdout and not keep:
-        raise UsageError("--rm needs an output file, not -c")
+    if data_on_stdout and not keep:
+        raise UsageError("--rm needs an output file, not standard output")
     chosen = DecompressOptions(device, threads, force, remove=not keep)
     talk = Talk(quiet, verbose, json, results_to_stderr=data_on_stdout)
 

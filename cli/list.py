@@ -22,7 +22,9 @@ def list_archives(
     def one(name: str) -> dict[str, Any]:
         listing = inspect(name)
         if not json:
-            talk.line(f"{show(name)}: {listing.format}, xxh3-128 {listing.hash}, written by {show(listing.writer)}")
+            talk.line(
+                f"{show(name)}: {show(listing.format)}, xxh3-128 {listing.hash}, written by {show(listing.writer)}"
+            )
         if verbose:
             shown = (t for t in listing.tensors if t.dtype or verbose > 1)
             for line in () if json or quiet else report.tensor_lines(shown):

@@ -1,6 +1,7 @@
 """The program: commands, signals, and exceptions turned into exit codes."""
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -54,8 +55,21 @@ app.command()(doctor)
 def main() -> None:
     """Run the command line; every way out is an exit code of `Exit`."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _terminate)
+        # Ignored from outside means `nohup`, which is meant.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _terminate)
+    _prepare_streams()
     sys.exit(_run())
+
+
+def _prepare_streams() -> None:
+    """Make printing safe: a character that the locale lacks is escaped, and a closed standard error is no output."""
+    if sys.stderr is None:
+        # `print(file=None)` would print to standard output, into the data.
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - open until the end
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run() -> int:
@@ -66,7 +80,8 @@ def _run() -> int:
             app(args=["--help"], standalone_mode=False)
             return Exit.USAGE
         result = app(standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except (UsageError, InvalidRequestError) as error:
         return _fail(str(error), Exit.USAGE)
     except typer.TyperException as error:
