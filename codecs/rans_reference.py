@@ -166,7 +166,7 @@ def _directory(stream: memoryview, count: int) -> tuple[list[int], list[int], in
         raise CorruptChunkError("a coded plane is cut short")
     numbers = struct.unpack_from(f"<{blocks + 1 + chunks}I", stream)
     starts = list(numbers[: blocks + 1])
-    if starts[0] or any(a > b for a, b in zip(starts, starts[1:], strict=False)):
+    if starts[0] or starts != sorted(starts):
         raise CorruptChunkError("the blocks of a coded plane are not in order")
     return starts, list(numbers[blocks + 1 :]), align(size)
 
