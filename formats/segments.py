@@ -63,9 +63,9 @@ def tile(size: int, tensors: Iterable[Segment]) -> tuple[tuple[Segment, ...], li
     kept = _without_overlaps(inside)
     warnings = []
     if len(inside) < len(ordered):
-        warnings.append(f"{len(ordered) - len(inside)} tensor ranges reach beyond the end of the file")
+        warnings.append("tensors reach beyond the end of the file")
     if len(kept) < len(inside):
-        warnings.append(f"{len(inside) - len(kept)} tensor ranges overlap others")
+        warnings.append("tensors overlap one another")
     segments: list[Segment] = []
     position = 0
     for tensor in kept:
