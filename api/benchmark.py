@@ -18,7 +18,7 @@ from nvckpt.formats.groups import GROUPS
 from nvckpt.formats.segments import Segment
 from nvckpt.formats.sniff import read_source
 from nvckpt.pipeline import ordered_map, thread_count
-from nvckpt.plan import content_of, windows
+from nvckpt.plan import BlockPlan, windows
 from nvckpt.results import STRUCTURE
 
 ALL_GROUPS = "all"
@@ -104,38 +104,23 @@ def _load(names: Sequence[str], options: BenchOptions) -> Blocks:
     taken: dict[str, int] = {}
     for name in names:
         with files.open_input(name, follow=True) as opened:
-            for group, what, extents in _blocks(opened.data.size, read_source(opened.data, opened.path).segments):
-                size = sum(length for _, length in extents)
+            for plan in _spread(read_source(opened.data, opened.path).segments):
+                group, size = plan.group or STRUCTURE, plan.size
                 if options.groups and group not in options.groups:
                     continue
                 if options.sample and taken.get(group, 0) + size > options.sample and taken.get(group, 0):
                     continue
                 taken[group] = taken.get(group, 0) + size
-                data = b"".join(opened.data.read_at(offset, length) for offset, length in extents)
-                content.setdefault(group, []).append((what, data))
+                data = b"".join(opened.data.read_at(offset, length) for offset, length in plan.extents)
+                content.setdefault(group, []).append((plan.content, data))
     return content
 
 
-def _blocks(size: int, segments: Sequence[Segment]) -> Iterator[tuple[str, Content, tuple[tuple[int, int], ...]]]:
-    """Yield the blocks that compressing would make, with the group of each, spread over the file by a stride.
-
-    Blocks are visited in an order that takes every eighth first, so that a bounded sample is not just the
-    file's beginning.
-    """
-    by_offset = {segment.offset: segment for segment in segments}
-    starts = sorted(by_offset)
+def _spread(segments: Sequence[Segment]) -> Iterator[BlockPlan]:
+    """Yield the blocks that compressing would make, every eighth first, so that a bounded sample spans the file."""
     plans = [plan for window in windows(segments) for plan in window.blocks]
     for first in range(8):
-        for plan in plans[first::8]:
-            segment = by_offset[starts[_last_at_most(starts, plan.extents[0][0])]]
-            structure = plan.content != content_of(segment) or segment.dtype is None
-            yield STRUCTURE if structure else segment.group, plan.content, plan.extents
-
-
-def _last_at_most(starts: Sequence[int], offset: int) -> int:
-    import bisect
-
-    return bisect.bisect_right(starts, offset) - 1
+        yield from plans[first::8]
 
 
 def _measure(codec: str, group: str, parts: Sequence[tuple[Content, Buffer]], options: BenchOptions) -> BenchRow:

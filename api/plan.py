@@ -4,8 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nvckpt.codecs.content import BYTES, Content
+from nvckpt.codecs.float_spec import Kind
 from nvckpt.formats.layout import Extent
 from nvckpt.formats.segments import Segment
+from nvckpt.matrices import Grid, grid_of, matrices_in, merged
 
 WINDOW = 32 << 20
 """Bytes of the original worked on at a time; a few of them are in memory at once."""
@@ -15,13 +17,24 @@ _OWN_BLOCK = 256 << 10
 # Below this a tensor costs more as an extent than it gains apart from the bytes around it.
 _INLINE = 1 << 10
 
+_KINDS: dict[str, Kind] = {
+    "BF16": "bf16",
+    "F16": "fp16",
+    "F32": "fp32",
+    "F64": "fp64",
+    "C32": "fp16",
+    "C64": "fp32",
+    "C128": "fp64",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class BlockPlan:
-    """Ranges of the original that are coded together, and what they hold."""
+    """Ranges of the original that are coded together, and what they hold; `group` is None for opaque bytes."""
 
     extents: tuple[Extent, ...]
     content: Content
+    group: str | None
 
     @property
     def size(self) -> int:
@@ -38,9 +51,23 @@ class Window:
     blocks: tuple[BlockPlan, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A range of a segment, all of it or what fits in a window."""
+
+    segment: Segment
+    offset: int
+    length: int
+    grid: Grid | None
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.length
+
+
 def windows(segments: Iterable[Segment]) -> Iterator[Window]:
     """Cut a file's segments, in order, into windows of at most WINDOW bytes and plan each."""
-    pending: list[Segment] = []
+    pending: list[_Piece] = []
     size = 0
     for piece in _pieces(segments):
         if pending and size + piece.length > WINDOW:
@@ -52,47 +79,41 @@ def windows(segments: Iterable[Segment]) -> Iterator[Window]:
         yield _window(pending)
 
 
-def content_of(segment: Segment) -> Content:
-    """Return what the coder should know of a segment's bytes."""
-    dtype = segment.dtype
-    if dtype is None or dtype.kind in ("bytes", "packed"):
-        return BYTES
-    # A big-endian float has its exponent at the other end: its planes are those of a whole number.
-    is_float = dtype.kind in ("float", "complex") and not segment.big_endian
-    return Content(dtype.word, is_float)
-
-
-def _pieces(segments: Iterable[Segment]) -> Iterator[Segment]:
-    """Cut segments longer than a window; the cuts are at multiples of every element size."""
+def _pieces(segments: Iterable[Segment]) -> Iterator[_Piece]:
+    """Cut segments longer than a window, between rows where they have any, else at multiples of every element size."""
     for segment in segments:
-        if segment.length <= WINDOW:
-            yield segment
-            continue
-        for offset in range(segment.offset, segment.end, WINDOW):
-            length = min(WINDOW, segment.end - offset)
-            yield Segment(offset, length, segment.dtype, segment.group, (), segment.big_endian)
+        grid = grid_of(segment)
+        step = WINDOW
+        if grid and segment.dtype and segment.length > WINDOW:
+            row = grid.cols * segment.dtype.word
+            step = WINDOW // row * row or WINDOW
+        for offset in range(segment.offset, segment.end, step):
+            yield _Piece(segment, offset, min(step, segment.end - offset), grid)
 
 
-def _window(pieces: Sequence[Segment]) -> Window:
-    pools: dict[tuple[object, ...], list[Segment]] = {}
+def _window(pieces: Sequence[_Piece]) -> Window:
+    pools: dict[tuple[object, ...], list[_Piece]] = {}
     for piece in pieces:
         pools.setdefault(_pool_key(piece), []).append(piece)
-    blocks = [BlockPlan(_extents(pool), content_of(pool[0])) for key, pool in pools.items() if key]
-    if () in pools:
-        blocks.append(BlockPlan(_extents(pools[()]), BYTES))
+    opaque = pools.pop((), [])
+    blocks = [BlockPlan(_extents(pool), _content(pool), pool[0].segment.group) for pool in pools.values()]
+    if opaque:
+        blocks.append(BlockPlan(_extents(opaque), BYTES, None))
     blocks.sort(key=lambda block: block.extents[0])
     return Window(pieces[0].offset, pieces[-1].end, tuple(blocks))
 
 
-def _pool_key(piece: Segment) -> tuple[object, ...]:
+def _pool_key(piece: _Piece) -> tuple[object, ...]:
     """Pieces with the same key share a block; the empty key is that of opaque bytes."""
-    if piece.dtype is None or piece.length < _INLINE:
+    segment = piece.segment
+    if segment.dtype is None or piece.length < _INLINE:
         return ()
-    alone = piece.offset if piece.length >= _OWN_BLOCK else None
-    return (piece.dtype.id, piece.group, piece.big_endian, alone)
+    # Odd bytes at the end of a tensor would shift the words of the next one.
+    alone = piece.length >= _OWN_BLOCK or piece.length % segment.dtype.word
+    return (segment.dtype.id, segment.group, segment.big_endian, piece.offset if alone else None)
 
 
-def _extents(pool: Sequence[Segment]) -> tuple[Extent, ...]:
+def _extents(pool: Sequence[_Piece]) -> tuple[Extent, ...]:
     """Ranges of the pieces, neighbours joined."""
     extents: list[Extent] = []
     for piece in pool:
@@ -101,3 +122,20 @@ def _extents(pool: Sequence[Segment]) -> tuple[Extent, ...]:
         else:
             extents.append((piece.offset, piece.length))
     return tuple(extents)
+
+
+def _content(pool: Sequence[_Piece]) -> Content:
+    """Return what the coder should know of a pool, whose pieces have one dtype."""
+    dtype = pool[0].segment.dtype
+    if dtype is None or dtype.kind in ("bytes", "packed"):
+        return BYTES
+    # A big-endian float has its exponent at the other end: its planes are those of a whole number.
+    is_float = dtype.kind in ("float", "complex") and not pool[0].segment.big_endian
+    if not is_float or dtype.name not in _KINDS:
+        return Content(dtype.word, is_float)
+    matrices = (
+        matrix
+        for piece in pool
+        for matrix in matrices_in(piece.grid, dtype.word, piece.offset - piece.segment.offset, piece.length)
+    )
+    return Content(dtype.word, True, _KINDS[dtype.name], merged(matrices))
