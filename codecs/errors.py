@@ -16,9 +16,15 @@ class CorruptChunkError(CodecError):
 
 
 class UnknownCodecError(CodecError):
-    """No codec of this name or id is known to this version."""
+    """No codec or transform of this id is known to this version; a later one may know it."""
 
     code = "unsupported"
+
+
+class UnknownNameError(CodecError):
+    """A codec or device was asked for by a name that means nothing."""
+
+    code = "usage"
 
 
 class CodecUnavailableError(CodecError):

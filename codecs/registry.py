@@ -1,7 +1,7 @@
 """Codecs by name and by id, what this machine lacks for the others, and their levels."""
 
 from nvckpt.codecs.base import Codec
-from nvckpt.codecs.errors import CodecUnavailableError, InvalidLevelError, UnknownCodecError
+from nvckpt.codecs.errors import CodecUnavailableError, InvalidLevelError, UnknownCodecError, UnknownNameError
 from nvckpt.codecs.standard import Deflate, Gzip, Lz4, Snappy, Zstd
 from nvckpt.codecs.store import Store
 
@@ -40,13 +40,13 @@ def unavailable(name: str) -> str | None:
 
 
 def by_name(name: str) -> Codec:
-    """The codec; UnknownCodecError lists the known ones, CodecUnavailableError names the remedy."""
+    """The codec; UnknownNameError lists the known ones, CodecUnavailableError names the remedy."""
     if name in _BY_NAME:
         return _BY_NAME[name]
     reason = unavailable(name)
     if reason:
         raise CodecUnavailableError(f"codec '{name}' {reason}")
-    raise UnknownCodecError(f"unknown codec '{name}': choose one of {', '.join(names())}")
+    raise UnknownNameError(f"unknown codec '{name}': choose one of {', '.join(names())}")
 
 
 def by_id(codec_id: int) -> Codec:

@@ -28,6 +28,7 @@ from nvckpt.codecs.errors import (
     CorruptChunkError,
     InvalidLevelError,
     UnknownCodecError,
+    UnknownNameError,
 )
 from nvckpt.codecs.standard import ZSTD_ENTROPY
 
@@ -315,7 +316,7 @@ def test_ids_and_names_are_unique_and_those_of_the_format():
 
 def test_unknown_and_missing_codecs_say_what_to_do():
     """Asked for and not available is an error that names the choice or the remedy."""
-    with pytest.raises(UnknownCodecError, match=r"unknown codec 'zst': choose one of auto, store, zstd"):
+    with pytest.raises(UnknownNameError, match=r"unknown codec 'zst': choose one of auto, store, zstd"):
         registry.by_name("zst")
     with pytest.raises(CodecUnavailableError, match=r"codec 'ans' needs an NVIDIA GPU.*use auto or zstd"):
         registry.by_name("ans")
