@@ -152,5 +152,10 @@ def check_space(descriptor: int, size: int) -> None:
 
 def show(path: Path | str) -> str:
     """Return a path as text that can be printed: undecodable bytes and control characters escaped."""
-    text = os.fspath(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() else _escaped(c) for c in os.fspath(path))
+
+
+def _escaped(character: str) -> str:
+    """Return an escape; Python keeps an undecodable byte of a path as a surrogate from U+DC80 on."""
+    byte = ord(character) - 0xDC00
+    return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else character.encode("unicode_escape").decode()
