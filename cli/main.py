@@ -80,6 +80,9 @@ def _run() -> int:
             app(args=["--help"], standalone_mode=False)
             return Exit.USAGE
         result = app(standalone_mode=False)
+        if result == Exit.INTERRUPTED:
+            # Typer made this of KeyboardInterrupt.
+            return _fail("interrupted", Exit.INTERRUPTED)
         if sys.stdout is not None:
             sys.stdout.flush()
     except (UsageError, InvalidRequestError) as error:
