@@ -1,0 +1,90 @@
+"""A stopped command leaves nothing behind and says so by its exit code."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+from command import PROGRAM
+
+INTERRUPTED, TERMINATED = 130, 143
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """A file that takes a while: 160 MiB, half of it noise; and its archive."""
+    folder = tmp_path_factory.mktemp("signals")
+    noise = os.urandom(16 << 20)
+    with (folder / "source").open("wb") as file:
+        for _ in range(5):
+            file.write(noise)
+            file.seek(16 << 20, os.SEEK_CUR)
+        file.write(b"end")
+    subprocess.run([PROGRAM, "compress", "-q", "--no-verify", folder / "source"], check=True)
+    return folder
+
+
+def stop(work, command, number, delay=0.0, times=1, start=()) -> tuple[int, str]:
+    """Start a command, wait for its temporary file, then signal it; returns exit code and standard error."""
+    output = work / "output"
+    source = work / ("source" if command[0] == "compress" else "source.nvckpt")
+    process = subprocess.Popen(
+        [*start, PROGRAM, *command, source, "-o", output], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    while process.poll() is None and not list(work.glob("*.tmp")):
+        time.sleep(0.001)
+    time.sleep(delay)
+    for _ in range(times):
+        process.send_signal(number)
+        time.sleep(0.005)
+    err = process.communicate(timeout=60)[1].decode()
+    assert "Traceback" not in err
+    assert list(work.glob("*.tmp")) == []
+    assert source.exists()
+    return process.returncode, err
+
+
+@pytest.fixture
+def output(work):
+    yield work / "output"
+    (work / "output").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("command", [["compress", "--rm"], ["decompress", "--rm"]], ids=lambda c: c[0])
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(signal.SIGINT, INTERRUPTED, "interrupted"), (signal.SIGTERM, TERMINATED, "terminated"),
+     (signal.SIGHUP, TERMINATED, "terminated")],
+    ids=["SIGINT", "SIGTERM", "SIGHUP"],
+)  # fmt: skip
+def test_signal_stops_without_litter(command, number, code, word, work, output):
+    """No temporary file, no output, the source as it was, the exit code of the signal, one word."""
+    before = (work / "source").stat().st_mtime_ns
+    returned, err = stop(work, command, number)
+    assert returned == code
+    assert err.strip().endswith(f"nvckpt: {word}")
+    assert not output.exists()
+    assert (work / "source").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_signal_at_any_moment_leaves_all_or_nothing(seed, work, output):
+    """Whenever it comes: either the whole output or none, and never a temporary file."""
+    command = random.Random(seed).choice([["compress"], ["decompress"]])
+    returned, _ = stop(work, command, signal.SIGTERM, random.Random(seed).random() * 0.4, times=2)
+    assert returned in (0, TERMINATED)
+    if output.exists():
+        check = ["verify", "-q", output] if command == ["compress"] else ["compress", "-q", output, "-o", os.devnull]
+        subprocess.run([PROGRAM, *check], check=True)
+    else:
+        assert returned == TERMINATED
+
+
+def test_ignored_hang_up_stays_ignored(work, output):
+    """`nohup nvckpt ...` goes on when the terminal closes."""
+    returned, err = stop(work, ["compress", "-q"], signal.SIGHUP, start=["nohup"])
+    assert returned == 0
+    assert "nvckpt:" not in err
+    assert output.exists()
