@@ -10,7 +10,7 @@ import warnings
 import checkpoints
 import numpy as np
 import pytest
-from archives import WRITER, Archive, Frame, Section, string, varint
+from archives import WRITER, Archive, Frame, Section, Stream, framed, string, varint
 from command import Shell
 from safetensors.numpy import save_file
 
@@ -255,6 +255,16 @@ def test_hostile_name_in_a_sentence_about_damage_is_escaped(sh):
     done = sh("verify", "h.nvckpt", check=1)
     assert "owned" in done.err
     assert "\x1b" not in done.err + done.text
+
+
+def test_part_of_an_unknown_codec_is_unsupported_and_not_damage(sh):
+    """Somebody might throw the archive away; it can be listed, and a later version can decode it."""
+    (sh.folder / "later.nvckpt").write_bytes(framed(Frame(DATA, [Stream(DATA, len(DATA), 200)])).build())
+    assert "codec-200" in sh("list", "-vv", "later.nvckpt", check=0).text
+    for command in ("verify", "decompress"):
+        (result,) = sh(command, "--json", "later.nvckpt", check=1).json["results"]
+        assert result["error"]["code"] == "unsupported"
+    assert "a later one can read it" in sh("verify", "later.nvckpt", check=1).err
 
 
 # Progress.

@@ -13,7 +13,7 @@ from archives import Archive, Frame, Section, stored, varint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvckpt.decompression import decode_all
+from nvckpt.decompression import decode_all, decode_frame
 from nvckpt.formats import dtypes
 from nvckpt.formats.byte_source import MemoryBytes
 from nvckpt.formats.checksum import checksum
@@ -323,3 +323,23 @@ def test_window_of_exactly_the_limit_is_read():
     archive = Archive(b"", [frame], original_size=size, original_hash=hashed).build()
     assert len(archive) < 64 << 10
     assert decode_all(ArchiveReader(MemoryBytes(archive)), 1) == hashed
+
+
+def test_offsets_beyond_32_bits():
+    """Five gigabytes of zeros open at once, and what stands behind them decodes alone."""
+    window = 256 * MiB
+    zeros = zstandard.ZstdCompressor(level=1).compress(bytes(16 * MiB))
+    stream = archives.chunked([zeros] * 16, 16 * MiB)
+    digest = checksum(bytes(window))
+    frames = [
+        Frame(b"", [archives.Stream(stream, window, archives.ZSTD)], [(i * window, window)], original_checksum=digest)
+        for i in range(20)
+    ]
+    frames.append(Frame(b"the end!", ranges=[(20 * window, 8)]))
+    size = 20 * window + 8
+    archive = Archive(b"", frames, original_size=size, original_hash=bytes(15) + b"1").build()
+    reader = ArchiveReader(MemoryBytes(archive))
+    assert reader.index.original_size == size > 1 << 32
+    assert len(reader.windows()) == 21
+    assert decode_frame(reader, 20) == b"the end!"
+    assert reader.frames[20].header.extents == ((20 * window, 8),)
