@@ -27,6 +27,7 @@ from nvckpt.codecs.float_spec import (
 from nvckpt.codecs.float_words import (
     Words,
     join_words,
+    patched,
     predicted,
     raw_plane_sizes,
     raw_planes,
@@ -116,10 +117,10 @@ def decode(stream: memoryview, out: memoryview) -> None:
         position += size
     coded = join_words(decoded[: 1 if layout else parsed.word], raw, parsed.word, layout, flags)
     rest = decoded[1 if layout else parsed.word :]
-    side = rest.pop(0)[0].astype(np.uint8) if flags & Flag.SIDE_PLANE else np.zeros(0, np.uint8)
+    side = patched(rest.pop(0)) if flags & Flag.SIDE_PLANE else np.zeros(0, np.uint8)
     remaining = np.ones(parsed.n, bool)
     if flags & Flag.ZEROS_REMOVED:
-        bits = np.unpackbits(rest.pop(0)[0].astype(np.uint8), bitorder="little")
+        bits = np.unpackbits(patched(rest.pop(0)), bitorder="little")
         remaining = bits[: parsed.n].astype(bool)
         if remaining.sum() != parsed.m or bits[parsed.n :].any():
             raise CorruptChunkError("the bitmap of zeros does not fit the number of words")

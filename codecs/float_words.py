@@ -120,12 +120,12 @@ def join_words(decoded: Sequence[Decoded], raw: Sequence[Bytes], word: int, layo
     """Undo `raw_planes` and `symbols_of`."""
     dtype = np.dtype(f"<u{word}")
     if layout == Layout.BYTES:
-        columns = np.stack([_patched(plane) for plane in reversed(decoded)], axis=1)
+        columns = np.stack([patched(plane) for plane in reversed(decoded)], axis=1)
         return np.ascontiguousarray(columns).view(dtype).reshape(-1)
     planes = list(raw)
     m = len(decoded[0][0])
     if layout == Layout.ROTATED:
-        top = _patched(decoded[0]).astype(np.uint16) << np.uint16(8) | planes.pop(0)
+        top = patched(decoded[0]).astype(np.uint16) << np.uint16(8) | planes.pop(0)
         top = top >> np.uint16(1) | top << np.uint16(15)
     else:
         sign = np.full(m, bool(flags & Flag.SIGN_VALUE), np.uint16)
@@ -144,7 +144,8 @@ def join_words(decoded: Sequence[Decoded], raw: Sequence[Bytes], word: int, layo
     return words
 
 
-def _patched(plane: Decoded) -> Bytes:
+def patched(plane: Decoded) -> Bytes:
+    """Return the symbols of a plane with its exceptions and raw chunks in their places."""
     symbols, positions, values = plane
     symbols[positions] = values
     return symbols
