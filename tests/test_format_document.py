@@ -1,13 +1,16 @@
 """FORMAT.md is a specification: what it says is compared with the code and with files."""
 
+import math
 import re
+import struct
 from pathlib import Path
 
 import pytest
 
 import nvckpt
-from nvckpt.codecs import registry
+from nvckpt.codecs import float_reference, registry
 from nvckpt.codecs.chunked import MAX_CHUNK_SIZE, ChunkedCodec
+from nvckpt.codecs.float_spec import FloatSpec, log256
 from nvckpt.formats import dtypes, layout
 from nvckpt.formats.groups import GROUPS
 
@@ -21,9 +24,9 @@ def section(heading: str) -> str:
     return re.split(r"\n#+ ", DOCUMENT.split(heading, 1)[1])[0]
 
 
-def example() -> bytes:
-    """The worked example's bytes: what stands between the offset and the bar."""
-    block = re.search(r"```hex example\n(.*?)```", DOCUMENT, re.DOTALL)
+def hex_block(title: str) -> bytes:
+    """The bytes of a worked example: what stands between the offset and the bar."""
+    block = re.search(rf"```hex {title}\n(.*?)```", DOCUMENT, re.DOTALL)
     assert block
     rows = [line.split("|")[0].split() for line in block[1].splitlines()]
     data = b""
@@ -35,9 +38,9 @@ def example() -> bytes:
 
 def test_worked_example_is_the_golden_file(tmp_path):
     """The hex in the document is the committed archive, and it restores the file it says."""
-    assert example() == (GOLDEN / "example.nvckpt").read_bytes()
+    assert hex_block("example") == (GOLDEN / "example.nvckpt").read_bytes()
     archive = tmp_path / "example.nvckpt"
-    archive.write_bytes(example())
+    archive.write_bytes(hex_block("example"))
     nvckpt.decompress(archive)
     assert (tmp_path / "example").read_bytes() == b"hello!\n" == (GOLDEN / "example").read_bytes()
 
@@ -48,7 +51,7 @@ def test_worked_example_is_what_the_writer_writes(tmp_path, monkeypatch):
     source = tmp_path / "hello"
     source.write_bytes(b"hello!\n")
     nvckpt.compress(source, options=nvckpt.CompressOptions(codec="store"))
-    assert (tmp_path / "hello.nvckpt").read_bytes() == example()
+    assert (tmp_path / "hello.nvckpt").read_bytes() == hex_block("example")
 
 
 def test_dtype_table_is_the_code():
@@ -83,3 +86,24 @@ def test_limits_are_the_code():
     assert MAX_CHUNK_SIZE == 16 << 20 and "chunk | 16 MiB" in limits
     assert layout.MAX_INDEX == 4 << 30 and layout.MAX_INDEX_EXPANSION == 64 and layout.INDEX_ALLOWANCE == 64 << 10
     assert "decoded index | 64 x its stored size + 64 KiB; 4 GiB" in limits
+
+
+def test_float_example_is_what_the_encoder_writes():
+    """The float codec's worked example is the stream of the words it says, and decodes to them."""
+    values = (0x3F80, 0xBF90, 0x3F00, 0x3EA0, 0x4040, 0x3DC0)
+    data = b"".join(struct.pack("<H", values[i * i % 13 % 6]) for i in range(300)) + b"\x07"
+    stream = hex_block("float example")
+    assert float_reference.encode(data, FloatSpec(2, "bf16", ((300, 0),)), "default") == stream
+    out = bytearray(len(data))
+    float_reference.decode(memoryview(stream), memoryview(out))
+    assert out == data
+
+
+def test_integer_logarithm_of_the_document_is_the_code():
+    """The logarithm printed in section 16.10 gives the same numbers as the one that the encoders use."""
+    block = re.search(r"```python log256\n(.*?)```", DOCUMENT, re.DOTALL)
+    assert block
+    names: dict = {}
+    exec(block[1], names)
+    for x in (*range(1, 3000), 10**6 + 3, 2**31 - 1, 2**31, 2**40 + 12345, 2**62):
+        assert names["log256"](x) == log256(x) == math.floor(256 * math.log2(x))
