@@ -1,0 +1,103 @@
+/* The kernels in plain C: for every machine, and for AVX2's incomplete rows. */
+#include "float_cpu.h"
+#include "float_loops.h"
+
+/* Both directions avoid branches that depend on data: a mispredicted one costs more than the step. */
+uint32_t float_encode_rows(const uint8_t *symbols, size_t count, int lane_values, size_t first, size_t last,
+                           const float_coding *coding, uint32_t *states, uint16_t *words, uint32_t position,
+                           uint8_t *flagged) {
+    size_t row_size = (size_t)FLOAT_LANES * (size_t)lane_values;
+    for (size_t row = last; row-- > first;) {
+        const uint8_t *place = symbols + row * row_size;
+        size_t inside = float_least(row_size, count - row * row_size);
+        uint32_t seen = 0;
+        for (int column = lane_values; column-- > 0;) {
+            for (size_t lane = 0; lane < FLOAT_LANES; lane++) {
+                size_t index = lane * (size_t)lane_values + (size_t)column;
+                if (index >= inside) break;
+                float_coding code = coding[place[index]];
+                uint32_t x = states[lane], frequency = code.packed & 4095;
+                uint32_t leaves = x >= frequency << 19;
+                words[position] = (uint16_t)x;
+                position += leaves;
+                x >>= leaves << 4;
+                uint32_t quotient = (uint32_t)((uint64_t)x * code.reciprocal >> 32) >> (code.packed >> 25 & 15);
+                states[lane] = x + (code.packed >> 12 & 0x1FFF) + quotient * (FLOAT_PROBABILITY_SUM - frequency);
+                seen |= code.packed;
+            }
+        }
+        flagged[row] = (uint8_t)(seen >> 31);
+    }
+    return position;
+}
+
+/* Lanes are taken in descending order, so that the words are read one by one from the end. A step takes 32 words at
+ * most, and the 128 bytes of states lie before them: a position is checked once a step, before the next one. */
+int64_t float_decode_rows(const uint8_t *words, int64_t position, size_t count, int lane_values, size_t first,
+                          const uint32_t *slots, uint32_t *states, uint8_t *symbols) {
+    size_t row_size = (size_t)FLOAT_LANES * (size_t)lane_values;
+    for (size_t row = first; row * row_size < count; row++) {
+        uint8_t *place = symbols + row * row_size;
+        size_t inside = float_least(row_size, count - row * row_size);
+        for (size_t column = 0; column < (size_t)lane_values; column++) {
+            if (position < 0) return position;
+            for (size_t lane = FLOAT_LANES; lane-- > 0;) {
+                size_t index = lane * (size_t)lane_values + column;
+                if (index >= inside) continue;
+                uint32_t x = states[lane], entry = slots[x & (FLOAT_PROBABILITY_SUM - 1)];
+                x = (entry >> 20) * (x >> FLOAT_PROBABILITY_BITS) + (entry >> 8 & 4095);
+                uint32_t next = ((const float_u16 *)words)[position - 1];
+                uint32_t takes = x < FLOAT_STATE_LOW;
+                position -= takes;
+                states[lane] = x << (takes << 4) | (next & (0u - takes));
+                place[index] = (uint8_t)entry;
+            }
+        }
+    }
+    return position;
+}
+
+static uint32_t encode(const uint8_t *symbols, size_t count, int lane_values, const float_coding *coding,
+                       const float_shuffles *shuffles, uint32_t states[FLOAT_LANES], uint16_t *words,
+                       uint8_t flagged[FLOAT_MAX_ROWS]) {
+    (void)shuffles;
+    size_t row_size = (size_t)FLOAT_LANES * (size_t)lane_values;
+    for (int lane = 0; lane < FLOAT_LANES; lane++) states[lane] = FLOAT_STATE_LOW;
+    return float_encode_rows(symbols, count, lane_values, 0, (count + row_size - 1) / row_size, coding, states, words,
+                             0, flagged);
+}
+
+static int decode(const uint8_t *record, uint32_t word_count, size_t count, int lane_values, const uint32_t *slots,
+                  const float_shuffles *shuffles, uint8_t *symbols) {
+    (void)shuffles;
+    uint32_t states[FLOAT_LANES];
+    memcpy(states, record, sizeof states);
+    for (int lane = 0; lane < FLOAT_LANES; lane++)
+        if (states[lane] < FLOAT_STATE_LOW || states[lane] >> 31) return FLOAT_STATE_RANGE;
+    int64_t position =
+        float_decode_rows(record + sizeof states, word_count, count, lane_values, 0, slots, states, symbols);
+    if (position < 0) return FLOAT_TOO_FEW_WORDS;
+    for (int lane = 0; lane < FLOAT_LANES; lane++)
+        if (states[lane] != FLOAT_STATE_LOW) return FLOAT_OTHER_END;
+    return position ? FLOAT_OTHER_END : FLOAT_OK;
+}
+
+static void no_shuffles(float_shuffles *shuffles) { (void)shuffles; }
+
+const float_kernels float_kernels_plain = {
+    .sum = sum,
+    .columns = columns,
+    .cost = cost,
+    .survey = survey,
+    .scan = scan,
+    .compact = compact,
+    .bitmap = bitmap,
+    .transform = transform,
+    .split = split,
+    .join = join,
+    .untransform = untransform,
+    .encode = encode,
+    .decode = decode,
+    .encode_shuffles = no_shuffles,
+    .decode_shuffles = no_shuffles,
+};
