@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from importlib import metadata
 
-from nvckpt.codecs import device, registry
+from nvckpt.codecs import device, float_native, registry
 from nvckpt.version import __version__
 
 _LIBRARIES = (
@@ -46,6 +46,7 @@ class Diagnosis:
     device: str
     cuda_problem: str
     libraries: tuple[tuple[str, str | None, str], ...]
+    float_implementation: str
     codecs: tuple[CodecStatus, ...]
 
 
@@ -60,6 +61,7 @@ def diagnose() -> Diagnosis:
         device.resolve("auto"),
         device.cuda_problem(),
         tuple((name, _version(name), use) for name, use in _LIBRARIES),
+        f"NumPy, slow: {problem}" if (problem := float_native.available()) else "C",
         tuple(CodecStatus(name, ids.get(name), registry.unavailable(name)) for name in registry.names()),
     )
 

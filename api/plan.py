@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from nvckpt.codecs.content import BYTES, Content
-from nvckpt.codecs.float_spec import Kind
+from nvckpt.codecs.content import BYTES, Content, Kind
 from nvckpt.formats.layout import Extent
 from nvckpt.formats.segments import Segment
 from nvckpt.matrices import Grid, grid_of, matrices_in, merged
@@ -130,12 +129,11 @@ def _content(pool: Sequence[_Piece]) -> Content:
     if dtype is None or dtype.kind in ("bytes", "packed"):
         return BYTES
     # A big-endian float has its exponent at the other end: its planes are those of a whole number.
-    is_float = dtype.kind in ("float", "complex") and not pool[0].segment.big_endian
-    if not is_float or dtype.name not in _KINDS:
-        return Content(dtype.word, is_float)
+    if dtype.kind not in ("float", "complex") or pool[0].segment.big_endian:
+        return Content(dtype.word)
     matrices = (
         matrix
         for piece in pool
         for matrix in matrices_in(piece.grid, dtype.word, piece.offset - piece.segment.offset, piece.length)
     )
-    return Content(dtype.word, True, _KINDS[dtype.name], merged(matrices))
+    return Content(dtype.word, _KINDS.get(dtype.name, "fp8"), merged(matrices))

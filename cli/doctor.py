@@ -18,6 +18,7 @@ def doctor(json: options.Json = False) -> Exit:
         return Exit.OK
     talk.line(f"nvckpt {found.version} on {found.python}")
     talk.line(f"{found.system}, {found.cores} cores; device auto is {found.device}: {found.cuda_problem}")
+    talk.line(f"codec float runs in {found.float_implementation}")
     libraries = report.table(("library", "version", "for"), left=3)
     for name, version, use in found.libraries:
         libraries.add_row(name, version or "not installed", use)

@@ -23,6 +23,7 @@ _SAMPLE_PIECES = 4
 _WORTH = 0.995
 # Opaque bytes up to this size get a slow search; pickles and zip headers seldom exceed it.
 _SMALL = 1 << 20
+_SMALL_FLOATS = 64 << 10
 # Planes must beat the plain bytes clearly on a sample, which a stronger search may still improve.
 _WORTH_PLANES = 0.97
 # Below this, opaque bytes are text and tables, not arrays of numbers.
@@ -70,8 +71,23 @@ class Block:
 
 def encode(data: Buffer, content: Content, choice: Choice) -> Block:
     """Code one block of at least one byte; the result is never larger than storing it."""
-    if choice.codec == "store":
-        return _stored(data)
+    attempts = [_stored(data)]
+    by_float = choice.codec == "float" or (choice.codec == registry.AUTO and content.is_float)
+    if by_float:
+        attempts.append(_float_block(data, content, choice.level))
+    # A float stream has a few hundred bytes of tables and states, which little data does not repay.
+    if choice.codec not in ("store", "float") and (not by_float or len(data) <= _SMALL_FLOATS or choice.level == "max"):
+        attempts.append(_standard_block(data, content, choice))
+    return min(attempts, key=lambda block: block.encoded_size)
+
+
+def _float_block(data: Buffer, content: Content, level: registry.Level) -> Block:
+    named = "default" if isinstance(level, int) else level
+    stream = registry.FLOAT.encode_values(data, content, named)
+    return Block(NO_TRANSFORM, 0, (Stream(registry.FLOAT.id, len(data), stream),))
+
+
+def _standard_block(data: Buffer, content: Content, choice: Choice) -> Block:
     transform, word = _transform(data, content, choice)
     if transform == NO_TRANSFORM:
         streams: tuple[Stream, ...] = (_best_stream(data, _plain_attempts(len(data), choice)),)
@@ -79,8 +95,7 @@ def encode(data: Buffer, content: Content, choice: Choice) -> Block:
         attempts = _plane_attempts(choice)
         parts = planes.split(data, word, transform == FLOAT_PLANES)
         streams = tuple(_plane_stream(part, attempts) for part in parts)
-    block = Block(transform, word, streams)
-    return block if block.encoded_size < len(data) else _stored(data)
+    return Block(transform, word, streams)
 
 
 def decode(block: Block, original_size: int) -> memoryview:

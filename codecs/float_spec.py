@@ -23,6 +23,7 @@ STATE_LOW = 1 << 15
 CENTRE = 160
 MAX_MATRICES = 65536
 MAX_SIZE = 256 << 20
+WORDS = (1, 2, 4, 8)
 
 LevelName = Literal["fast", "default", "max"]
 Kind = Literal["bf16", "fp16", "fp32", "fp64", "bytes"]

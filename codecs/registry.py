@@ -2,15 +2,16 @@
 
 from nvckpt.codecs.base import Codec
 from nvckpt.codecs.errors import CodecUnavailableError, InvalidLevelError, UnknownCodecError, UnknownNameError
+from nvckpt.codecs.float_codec import Float
 from nvckpt.codecs.standard import Deflate, Gzip, Lz4, Snappy, Zstd
 from nvckpt.codecs.store import Store
 
 AUTO = "auto"
 """A choice for each segment, never an id on disk."""
 
-CPU_CODECS: tuple[Codec, ...] = (Store(), Zstd(), Lz4(), Snappy(), Deflate(), Gzip())
+FLOAT = Float()
+CPU_CODECS: tuple[Codec, ...] = (Store(), Zstd(), Lz4(), Snappy(), Deflate(), Gzip(), FLOAT)
 GPU_ONLY = {16: "ans", 17: "gdeflate", 18: "bitcomp", 19: "cascaded"}
-RESERVED = {32: "float"}
 
 _BY_NAME = {codec.name: codec for codec in CPU_CODECS}
 _BY_ID = {codec.id: codec for codec in CPU_CODECS}
@@ -63,7 +64,7 @@ def by_id(codec_id: int) -> Codec:
 def name_of(codec_id: int) -> str:
     """The name to show for an id, also of codecs that cannot run here."""
     known = _BY_ID.get(codec_id)
-    return known.name if known else (GPU_ONLY | RESERVED).get(codec_id, f"codec-{codec_id}")
+    return known.name if known else GPU_ONLY.get(codec_id, f"codec-{codec_id}")
 
 
 def parse_level(text: str) -> Level:

@@ -311,6 +311,7 @@ def test_ids_and_names_are_unique_and_those_of_the_format():
         17: "gdeflate",
         18: "bitcomp",
         19: "cascaded",
+        32: "float",
     }
 
 

@@ -2,9 +2,9 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -78,15 +78,16 @@ def test_work_on_the_cpu_loads_no_gpu_library_and_no_torch(command, archive, tmp
 
 @pytest.mark.parametrize("command", ["--help", "--version", "list"])
 def test_answer_comes_at_once(command, archive):
-    """Under half a second, the best of five: the others belong to the machine's noise."""
+    """Under half a second of processor time, the best of three: waiting belongs to the machine, not to the command."""
     arguments = [command, archive] if command == "list" else [command]
     program = Path(sys.executable).with_name("nvckpt")
-    best = SECONDS
-    for _ in range(5):
-        started = time.perf_counter()
+    seconds = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([program, *arguments], check=True, capture_output=True, env={**os.environ, "COLUMNS": "80"})
-        best = min(best, time.perf_counter() - started)
-    assert best < SECONDS
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    assert min(seconds) < SECONDS
 
 
 def test_importing_the_package_costs_next_to_nothing():
