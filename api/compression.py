@@ -11,7 +11,7 @@ from nvckpt.codecs import blocks, device, registry
 from nvckpt.codecs.base import Buffer
 from nvckpt.decompression import decode_all
 from nvckpt.errors import InvalidRequestError, MalformedSourceError, SourceChangedError, VerificationError
-from nvckpt.formats.atomic import AtomicFile, OutputFile, sync_directory
+from nvckpt.formats.atomic import AtomicFile, OutputFile
 from nvckpt.formats.byte_source import FileBytes
 from nvckpt.formats.checksum import FileHash, checksum
 from nvckpt.formats.container import ArchiveReader, ArchiveWriter, is_archive, payload_checksum
@@ -75,13 +75,7 @@ def compress(
     started = time.perf_counter()
     name = os.fspath(source)
     target_name = os.fspath(output) if output is not None else default_output(name)
-    with files.open_input(name, follow=options.force) as opened:
-        target = None if target_name == files.PIPE else Path(target_name)
-        if options.remove:
-            files.check_removal(target)
-        if target is not None:
-            files.check_output(opened, target, force=options.force)
-            target = files.final_path(target)
+    with files.transfer(name, target_name, force=options.force, remove=options.remove) as (opened, target):
         parsed = read_source(opened.data, opened.path)
         if options.strict and parsed.warnings:
             raise MalformedSourceError(parsed.warnings[0])
@@ -92,10 +86,6 @@ def compress(
                 if options.verify:
                     verify_written(file, index, options.threads)
                 file.commit(opened.attributes, overwrite=options.force)
-        if options.remove and opened.path is not None:
-            opened.check_unchanged()
-            opened.path.unlink()
-            sync_directory(opened.path.parent)
     return CompressResult(
         name,
         target_name,

@@ -10,7 +10,7 @@ from nvckpt import files
 from nvckpt.codecs import blocks, device
 from nvckpt.codecs.errors import CodecError, CorruptChunkError
 from nvckpt.errors import InvalidRequestError
-from nvckpt.formats.atomic import AtomicFile, OutputFile, sync_directory
+from nvckpt.formats.atomic import AtomicFile, OutputFile
 from nvckpt.formats.checksum import FileHash, checksum
 from nvckpt.formats.container import ArchiveReader
 from nvckpt.formats.errors import CorruptArchiveError, FormatError, UnsupportedArchiveError
@@ -63,13 +63,7 @@ def decompress(
     started = time.perf_counter()
     name = os.fspath(archive)
     target_name = os.fspath(output) if output is not None else default_output(name)
-    with files.open_input(name, follow=options.force) as opened:
-        target = None if target_name == files.PIPE else Path(target_name)
-        if options.remove:
-            files.check_removal(target)
-        if target is not None:
-            files.check_output(opened, target, force=options.force)
-            target = files.final_path(target)
+    with files.transfer(name, target_name, force=options.force, remove=options.remove) as (opened, target):
         reader = ArchiveReader(opened.data)
         with files.open_output(target) as file:
             if isinstance(file, AtomicFile):
@@ -78,9 +72,6 @@ def decompress(
             opened.check_unchanged()
             if isinstance(file, AtomicFile):
                 file.commit(opened.attributes, overwrite=options.force)
-        if options.remove and opened.path is not None:
-            opened.path.unlink()
-            sync_directory(opened.path.parent)
     return _result(reader, name, target_name, started, options.device)
 
 

@@ -18,7 +18,7 @@ from nvckpt.errors import (
     SourceChangedError,
     WriteError,
 )
-from nvckpt.formats.atomic import Attributes, OutputFile, atomic_file, is_stream
+from nvckpt.formats.atomic import Attributes, OutputFile, atomic_file, is_stream, sync_directory
 from nvckpt.formats.byte_source import FileBytes
 
 SUFFIX = ".nvckpt"
@@ -92,6 +92,29 @@ def spooled(stream: BinaryIO) -> Iterator[BinaryIO]:
             file.write(block)
         file.flush()
         yield file
+
+
+@contextlib.contextmanager
+def transfer(
+    name: str | os.PathLike[str], output: str | os.PathLike[str], *, force: bool, remove: bool
+) -> Iterator[tuple[Input, Path | None]]:
+    """Open an input whose result goes to `output`, and check that it may.
+
+    Yields the input and where to write, None for standard output. With `remove` the input is deleted on
+    leaving without an exception, unless it changed meanwhile.
+    """
+    with open_input(os.fspath(name), follow=force) as opened:
+        target = None if os.fspath(output) == PIPE else Path(output)
+        if remove:
+            check_removal(target)
+        if target is not None:
+            check_output(opened, target, force=force)
+            target = final_path(target)
+        yield opened, target
+        if remove and opened.path is not None:
+            opened.check_unchanged()
+            opened.path.unlink()
+            sync_directory(opened.path.parent)
 
 
 def check_output(source: Input, output: Path, *, force: bool) -> None:
