@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -554,3 +555,10 @@ def test_leading_dash_without_the_separator_is_a_usage_error(sh):
     done = sh("compress", "-x.pt", check=2)
     assert len(done.err.splitlines()) == 1
     assert "nvckpt --help" in done.err
+
+
+def test_socket_is_refused(sh):
+    """Neither a file nor something to read like one."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(sh.folder / "s"))
+        assert "s: is not a regular file" in sh("compress", "s", check=1).err

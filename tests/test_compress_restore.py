@@ -19,6 +19,7 @@ from nvckpt.codecs import registry
 from nvckpt.compression import CompressOptions
 from nvckpt.decompression import DecompressOptions, decode_all
 from nvckpt.errors import InvalidRequestError, SourceChangedError, VerificationError, WriteError
+from nvckpt.files import check_space
 from nvckpt.formats import dtypes
 from nvckpt.formats.byte_source import MemoryBytes
 from nvckpt.formats.container import ArchiveReader
@@ -406,3 +407,11 @@ def test_output_that_appears_meanwhile_is_not_replaced(source, tmp_path):
     assert caught.value.code == "exists"
     assert output.read_bytes() == b"other"
     assert only(tmp_path, "x.bin", "x.bin.nvckpt")
+
+
+def test_space_is_looked_for_before_anything_is_written(tmp_path):
+    """An hour of restoring must not end with a full disk that was foreseeable."""
+    with (tmp_path / "x").open("wb") as file:
+        check_space(file.fileno(), 1)
+        with pytest.raises(OSError, match="No space left"):
+            check_space(file.fileno(), 1 << 60)
