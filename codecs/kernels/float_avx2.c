@@ -266,6 +266,7 @@ const float_kernels float_kernels_avx2 = {
     .survey = survey,
     .scan = scan,
     .compact = compact,
+    .expand = expand,
     .bitmap = bitmap,
     .transform = transform,
     .split = split,

@@ -115,9 +115,12 @@ typedef struct {
     void (*survey)(const void *words, const uint16_t *prediction, size_t count, int word, int64_t sums[2]);
     /* found[0] |= words, found[1] |= complements of the words that are coded, found[2] += zeros. */
     void (*scan)(const void *words, size_t count, int word, int zeros_removed, uint64_t found[3]);
-    /* Nonzero words and their predictions to the front; both outputs have room for `count` more. */
+    /* Nonzero words and their predictions to the front; both outputs have room for `count` and 16 more. */
     size_t (*compact)(const void *words, const uint16_t *prediction, size_t count, int word, void *out,
-                      uint16_t *prediction_out);
+                      uint16_t *prediction_out, const float_shuffles *shuffles);
+    /* kept[k] goes to the place of the k-th bit that is set, 0 to the others; 16 bytes after it can be read. */
+    void (*expand)(const void *kept, const uint8_t *bits, size_t count, int word, const float_shuffles *shuffles,
+                   void *out);
     /* Bit i of the output is set where word i is not 0. */
     void (*bitmap)(const void *words, size_t count, int word, uint8_t *out);
     /* Words to transformed words, as their top 16 bits and, apart, their low word - 2 bytes. */

@@ -198,9 +198,9 @@ typedef struct {
     float_table table;
     uint32_t slots[FLOAT_PROBABILITY_SUM];
     uint8_t symbols[FLOAT_CHUNK + 64];
-    uint16_t prediction[FLOAT_PIECE], kept_prediction[FLOAT_PIECE];
+    uint16_t prediction[FLOAT_PIECE];
     uint64_t coded[FLOAT_CHUNK + 64]; /* transformed words; with zeros removed, also what the last chunk left over */
-    uint64_t kept_words[FLOAT_PIECE];
+    uint64_t expanded[FLOAT_PIECE];
     uint8_t first[FLOAT_PIECE / 8], second[FLOAT_PIECE / 2], low[6 * FLOAT_PIECE]; /* planes that are left out */
     float_entry *entries;
     uint8_t *side, *bitmap;
@@ -343,29 +343,6 @@ static uint64_t bits_from(const uint8_t *bitmap, uint64_t first, size_t count) {
     return bits;
 }
 
-/* kept[k] goes to the place of the k-th bit that is set, 0 to the others. */
-#define DEFINE_EXPAND(TYPE) \
-    static void expand_##TYPE(const void *kept, const uint8_t *bitmap, uint64_t first, size_t count, void *out) { \
-        const TYPE *from = kept; \
-        for (size_t i = 0; i < count; i++) { \
-            uint64_t bit = bitmap[(first + i) / 8] >> (first + i) % 8 & 1; \
-            ((TYPE *)out)[i] = *from & (TYPE)(0 - bit); \
-            from += bit; \
-        } \
-    }
-typedef uint8_t float_u8;
-DEFINE_EXPAND(float_u8)
-DEFINE_EXPAND(float_u16)
-DEFINE_EXPAND(float_u32)
-DEFINE_EXPAND(float_u64)
-
-static void expand(const void *kept, const uint8_t *bitmap, uint64_t first, size_t count, int word, void *out) {
-    if (word == 1) expand_float_u8(kept, bitmap, first, count, out);
-    else if (word == 2) expand_float_u16(kept, bitmap, first, count, out);
-    else if (word == 4) expand_float_u32(kept, bitmap, first, count, out);
-    else expand_float_u64(kept, bitmap, first, count, out);
-}
-
 /* Writes as many places, 64 at a time, as `available` transformed words reach; returns how many were used. */
 static size_t emit_with_zeros(decoder *d, sink *to, const uint8_t *coded, size_t available) {
     const parsed *s = to->s;
@@ -381,14 +358,13 @@ static size_t emit_with_zeros(decoder *d, sink *to, const uint8_t *coded, size_t
             kept += more;
         }
         if (places == 0) return used;
+        const uint8_t *bits = d->bitmap + first / 8;
         float_predict(&to->cursor, d->prediction, places);
-        uint16_t *prediction = d->kept_prediction;
-        for (size_t i = 0; i < places; i++) {
-            *prediction = d->prediction[i];
-            prediction += d->bitmap[(first + i) / 8] >> (first + i) % 8 & 1;
-        }
-        d->kernels->untransform(coded + used * word, d->kept_prediction, kept, s->word, s->layout, d->kept_words);
-        expand(d->kept_words, d->bitmap, first, places, s->word, to->out + first * word);
+        d->kernels->expand(coded + used * word, bits, places, s->word, &d->shuffles, d->expanded);
+        d->kernels->untransform(d->expanded, d->prediction, places, s->word, s->layout, to->out + first * word);
+        /* In layout log 0 is the word 0 already. */
+        for (size_t i = 0; s->layout == LAYOUT_ROTATED && i < places; i++)
+            if (!(bits[i / 8] >> i % 8 & 1)) memset(to->out + (first + i) * word, 0, word);
         to->written += places;
         used += kept;
     }

@@ -16,8 +16,8 @@ typedef struct {
     uint16_t tops[FLOAT_BLOCK];
     uint32_t exceptions[FLOAT_BLOCK / 32];
     uint16_t words[FLOAT_CHUNK + 16];
-    uint16_t prediction[FLOAT_PIECE], kept_prediction[2 * FLOAT_PIECE];
-    uint64_t kept_words[2 * FLOAT_PIECE];
+    uint16_t prediction[FLOAT_PIECE], kept_prediction[FLOAT_PIECE + 16];
+    uint64_t kept_words[FLOAT_PIECE + 16];
     uint8_t first[FLOAT_PIECE], second[FLOAT_PIECE], low[6 * FLOAT_PIECE]; /* of planes that are left out */
 } encoder;
 
@@ -272,7 +272,7 @@ static const void *next_words(encoder *e, stream *s, size_t count, const uint16_
         }
         float_predict(&s->cursor, e->prediction, step);
         kept += e->kernels->compact(input->data + s->read * (uint64_t)input->word, e->prediction, step, input->word,
-                                    kept_words + kept * (size_t)input->word, e->kept_prediction + kept);
+                                    kept_words + kept * (size_t)input->word, e->kept_prediction + kept, &e->shuffles);
         s->read += step;
     }
     return kept_words;

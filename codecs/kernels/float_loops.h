@@ -22,6 +22,8 @@
 /* Calls f_16, f_32 or f_64. */
 #define BY_WORD(f, ...) \
     (word == 2 ? f##_16(__VA_ARGS__) : word == 4 ? f##_32(__VA_ARGS__) : f##_64(__VA_ARGS__))
+#include "float_zeros.h"
+
 /* Layouts are passed as constants, so that there is a loop for each. */
 
 static void sum(const void *words, size_t count, int word, int layout, int64_t sums[2]) {
@@ -47,15 +49,6 @@ static void survey(const void *words, const uint16_t *prediction, size_t count, 
 
 static void scan(const void *words, size_t count, int word, int zeros_removed, uint64_t found[3]) {
     BY_WORD(scan, words, count, zeros_removed, found);
-}
-
-static size_t compact(const void *words, const uint16_t *prediction, size_t count, int word, void *out,
-                      uint16_t *prediction_out) {
-    return BY_WORD(compact, words, prediction, count, out, prediction_out);
-}
-
-static void bitmap(const void *words, size_t count, int word, uint8_t *out) {
-    BY_WORD(bitmap, words, count, out);
 }
 
 static void transform(const void *words, const uint16_t *prediction, size_t count, int word, int layout,
@@ -134,8 +127,9 @@ static uint32_t suspects_of_32(const uint16_t *tops, uint16_t wide) {
     __m256i both = _mm256_permute4x64_epi64(_mm256_packs_epi16(suspect[0], suspect[1]), 0xD8);
     return (uint32_t)_mm256_movemask_epi8(both);
 #else
-    uint16_t any = 0;
-    for (int i = 0; i < 32; i++) any |= is_suspect(tops[i], wide);
+    uint16_t any = 0; /* bits 12 to 14 of a quantum above 255, bit 15 of one of 0 */
+    for (int i = 0; i < 32; i++)
+        any |= (uint16_t)((tops[i] & 0x7000) | ((uint16_t)((tops[i] & 0x7FF0) - 0x10) & 0x8000));
     if (!any) return 0;
     uint32_t bits = 0;
     for (int i = 0; i < 32; i++) bits |= (uint32_t)(is_suspect(tops[i], wide) & 1) << i;

@@ -91,6 +91,7 @@ const float_kernels float_kernels_plain = {
     .survey = survey,
     .scan = scan,
     .compact = compact,
+    .expand = expand,
     .bitmap = bitmap,
     .transform = transform,
     .split = split,

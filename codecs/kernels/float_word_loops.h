@@ -69,29 +69,6 @@ static void NAME(scan)(const WORD *words, size_t count, int zeros_removed, uint6
     found[2] += zeros;
 }
 
-static size_t NAME(compact)(const WORD *words, const uint16_t *prediction, size_t count, WORD *out,
-                            uint16_t *prediction_out) {
-    size_t kept = 0;
-    for (size_t i = 0; i < count; i++) {
-        VALUE word = words[i];
-        out[kept] = word;
-        prediction_out[kept] = prediction[i];
-        kept += word != 0;
-    }
-    return kept;
-}
-
-static void NAME(bitmap)(const WORD *words, size_t count, uint8_t *out) {
-    for (size_t i = 0; i < count / 8; i++) {
-        uint32_t bits = 0;
-        for (uint32_t k = 0; k < 8; k++) bits |= (uint32_t)(words[8 * i + k] != 0) << k;
-        out[i] = (uint8_t)bits;
-    }
-    if (count % 8 == 0) return;
-    out[count / 8] = 0;
-    for (size_t i = count / 8 * 8; i < count; i++) out[i / 8] |= (uint8_t)((words[i] != 0) << i % 8);
-}
-
 /* float_transform of float_common.h in the word's own width; 16.3 */
 FLOAT_INLINE VALUE NAME(transformed)(VALUE word, uint16_t prediction, int layout) {
     VALUE mask = QUANTUM_MASK(layout), shifted = (VALUE)((VALUE)prediction << QUANTUM_SHIFT(layout));
