@@ -1,0 +1,157 @@
+"""The GPU behind the CUDA float codec: memory, compiled kernels, launches. CuPy is imported when one is opened."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+KERNELS = Path(__file__).parent / "kernels"
+THREADS = 128
+
+_DECODE_SHARED = 4 * (4096 + 4 * 640 + 16)
+_ENCODE_FIXED = 4 * (516 + 104 + 16 + 4 * 64)
+
+# Per (word, layout): resident thread blocks a multiprocessor for encoding, bytes of words staged a warp, and resident
+# blocks for decoding. Measured on an H200 (sample_data/runs).
+TUNING = {
+    (1, 0): (8, 5888, 8),
+    (2, 1): (8, 5888, 8),
+    (4, 1): (7, 6912, 8),
+    (2, 2): (5, 9984, 6),
+    (4, 2): (5, 9984, 6),
+    (8, 2): (5, 9984, 6),
+}
+
+
+def encode_shared(word: int, layout: int) -> int:
+    """Bytes of shared memory of an encoding thread block."""
+    return _ENCODE_FIXED + 4 * TUNING[word, layout][1]
+
+
+def decode_shared() -> int:
+    """Bytes of shared memory of a decoding thread block."""
+    return _DECODE_SHARED
+
+
+def defines(word: int, layout: int) -> list[str]:
+    """The compiler's options that make a kernel file fit one kind of plane."""
+    encode, _, decode = TUNING[word, layout]
+    return [f"-DWORD={word}", f"-DLAYOUT={layout}", f"-DENCODE_BLOCKS={encode}", f"-DDECODE_BLOCKS={decode}"]
+
+
+class Device(Protocol):
+    """What the codec needs: a CuPy device, or the emulation of the tests."""
+
+    def empty(self, size: int) -> Any:
+        """Memory of `size` bytes, 16-byte aligned."""
+
+    def zeros(self, size: int) -> Any:
+        """Memory of `size` zero bytes, 16-byte aligned."""
+
+    def upload(self, table: npt.NDArray[Any]) -> Any:
+        """A copy of the table in device memory."""
+
+    def download(self, memory: Any, dtype: Any) -> npt.NDArray[Any]:
+        """A copy of the memory in host memory; waits for everything launched before."""
+
+    def address(self, memory: Any) -> int:
+        """The device address of memory."""
+
+    def copy(self, source: Any, target: Any) -> None:
+        """Copy device memory."""
+
+    def resident(self, word: int, layout: int) -> int:
+        """How many encoding thread blocks run at the same time."""
+
+    def launch(
+        self, name: str, kind: tuple[int, int], grid: int, threads: int, shared: int, arguments: list[Any]
+    ) -> None:
+        """Start kernel `file.function` for a kind (word, layout); arguments are memory, or integers of 32 bits."""
+
+
+class CupyDevice:
+    """The current CUDA device and stream of CuPy."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self._functions: dict[tuple[str, tuple[int, int]], Any] = {}
+        self._multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
+
+    def empty(self, size: int) -> Any:
+        return self._cupy.empty(max(size, 1), np.uint8)
+
+    def zeros(self, size: int) -> Any:
+        return self._cupy.zeros(max(size, 1), np.uint8)
+
+    def upload(self, table: npt.NDArray[Any]) -> Any:
+        data = table.reshape(-1).view(np.uint8)
+        memory = self.empty(len(data))
+        if len(data):
+            memory.set(data)
+        return memory
+
+    def download(self, memory: Any, dtype: Any) -> npt.NDArray[Any]:
+        host: npt.NDArray[Any] = memory.get()
+        kind = np.dtype(dtype)
+        return host[: len(host) // kind.itemsize * kind.itemsize].view(kind)
+
+    def address(self, memory: Any) -> int:
+        return int(memory.data.ptr)
+
+    def copy(self, source: Any, target: Any) -> None:
+        target[...] = source
+
+    def resident(self, word: int, layout: int) -> int:
+        return TUNING[word, layout][0] * int(self._multiprocessors)
+
+    def launch(
+        self, name: str, kind: tuple[int, int], grid: int, threads: int, shared: int, arguments: list[Any]
+    ) -> None:
+        if not grid:
+            return
+        function = self._functions.get((name, kind))
+        if function is None:
+            function = self._compiled(name, kind)
+            if shared > 48 << 10:
+                function.max_dynamic_shared_size_bytes = shared
+            self._functions[name, kind] = function
+        values = tuple(np.uint32(a) if isinstance(a, int) else a for a in arguments)
+        function((grid,), (threads,), values, shared_mem=shared)
+
+    def _compiled(self, name: str, kind: tuple[int, int]) -> Any:
+        file, function = name.split(".")
+        return _module(self._cupy.cuda.runtime.getDevice(), file, kind).get_function(function)
+
+
+@cache
+def _module(device: int, file: str, kind: tuple[int, int]) -> Any:
+    """One module a kernel file and kind of plane. CuPy keeps the compiled code on disk, by source and options."""
+    import cupy
+
+    # NVRTC reads the headers from the folder, but CuPy's cache only looks at the source: so they are pasted in.
+    return cupy.RawModule(code=merged_source(file), options=tuple(["--std=c++17", *defines(*kind)]), backend="nvrtc")
+
+
+@cache
+def merged_source(file: str) -> str:
+    """A kernel file with the headers it includes in their places, each once."""
+    seen: set[str] = set()
+
+    def merge(name: str) -> str:
+        if name in seen:
+            return ""
+        seen.add(name)
+        lines = (KERNELS / name).read_text().splitlines()
+        return "\n".join(_included(line, merge) for line in lines if line.strip() != "#pragma once")
+
+    return merge(f"{file}.cu")
+
+
+def _included(line: str, merge: Any) -> str:
+    if line.startswith('#include "'):
+        return str(merge(line.split('"')[1]))
+    return line

@@ -1,0 +1,363 @@
+/* Decoder of a coded plane: four warps a block of symbols, one chunk a warp (FORMAT.md 16.6 and 16.7).
+ *
+ * A thread block checks its record, spreads the frequencies into a table of 4096 slots in shared memory, and each warp
+ * reads its words backwards through a ring in shared memory, joins symbols with the raw planes and undoes the
+ * prediction. A stream is not trusted: no length, offset or position is used before it is checked, table slots and ring
+ * places are masked, and what is wrong is reported in `errors` instead of trapping.
+ */
+#include "float_words.cuh"
+
+#ifndef DECODE_BLOCKS
+#define DECODE_BLOCKS 8
+#endif
+
+constexpr int kStep = WORD == 4 ? 4 : WORD == 1 ? 1 : 2;
+constexpr int kRing = 2048, kPiece = 512; /* bytes; the top piece is kept a second time below the ring */
+constexpr int kSlots = FLOAT_PROBABILITY_SUM, kMisc = 16;
+constexpr int kRingWords = (kRing + kPiece) / 4;
+enum { MISC_SUM = 0, MISC_USED = 4, MISC_ONLY = 5 };
+
+/* Codes in the errors; a plane's first problem is enough */
+enum { ERROR_ORDER = 1, ERROR_TABLE = 2, ERROR_RECORD = 4, ERROR_CHUNK = 8, ERROR_STATE = 16, ERROR_END = 32, ERROR_EXCEPTION = 64 };
+
+__device__ __forceinline__ int values_at(u32 at, u32 length) { return at >= length ? 0 : length - at < V ? length - at : V; }
+
+/* ---- table ---- */
+
+/* Reads a block's frequencies: thread t has symbols 2 t and 2 t + 1. Returns the table's size in bytes, 0 if it is none.
+ * Fills `slots` with frequency << 20 | symbol << 12 | slot - start, unless a single symbol has all slots. */
+__device__ u32 read_table(const u8* record, u32 size, u32* slots, u32* scratch, u32* misc) {
+    u32 *starts_in = scratch, *ranks = scratch + 128, *ranked = scratch + 256; /* by 32 slots; by 32 slots; by rank */
+    int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+    if (size < 32) return 0;
+    u32 bitmap = ((const u32*)record)[lane % 8]; /* every warp looks at the whole bitmap */
+    u32 counts = warp_scan(lane < 8 ? __popc(bitmap) : 0, lane), used = __shfl_sync(kAllLanes, counts, 31);
+    u32 bytes = align16(32 + (used * 12 + 7) / 8);
+    if (!used || bytes > size) return 0;
+    u32 word = __shfl_sync(kAllLanes, bitmap, tid / 16), before = __shfl_sync(kAllLanes, counts, tid / 16);
+    u32 pair = word >> tid % 16 * 2 & 3;
+    u32 rank = before - __popc(word) + __popc(word & ((1u << tid % 16 * 2) - 1));
+    u32 f[2] = {0, 0};
+    for (int i = 0, r = rank; i < 2; i++) {
+        if (!(pair >> i & 1)) continue;
+        u32 at = 32 + r / 2 * 3 + r % 2, two = record[at] | (u32)record[at + 1] << 8;
+        f[i] = (r % 2 ? two >> 4 : two & 4095) + 1;
+        r++;
+    }
+    u32 mine = f[0] + f[1], scan = warp_scan(mine, lane);
+    starts_in[tid] = 0;
+    if (lane == 31) misc[MISC_SUM + warp] = scan;
+    __syncthreads();
+    u32 start = scan - mine, sum = 0;
+    for (int w = 0; w < kWarps; w++) {
+        if (w < warp) start += misc[MISC_SUM + w];
+        sum += misc[MISC_SUM + w];
+    }
+    if (sum != kSlots) return 0;
+    if (tid == 0) misc[MISC_USED] = used;
+    for (int i = 0; i < 2; i++) {
+        if (!f[i]) continue;
+        atomicOr(starts_in + start / 32, 1u << start % 32);
+        ranked[rank] = (f[i] & 4095) << 20 | (u32)(2 * tid + i) << 12 | start;
+        if (f[i] == kSlots) misc[MISC_ONLY] = 2 * tid + i;
+        start += f[i], rank++;
+    }
+    __syncthreads();
+    u32 inside = __popc(starts_in[tid]), sums = warp_scan(inside, lane);
+    if (lane == 31) misc[MISC_SUM + warp] = sums;
+    __syncthreads();
+    sums -= inside;
+    for (int w = 0; w < warp; w++) sums += misc[MISC_SUM + w];
+    ranks[tid] = sums;
+    __syncthreads();
+    for (int slot = tid; slot < kSlots; slot += kThreads) {
+        u32 r = ranks[slot / 32] + __popc(starts_in[slot / 32] & (2u << slot % 32) - 1) - 1;
+        u32 e = ranked[r];
+        slots[slot] = e + (slot - 2 * (e & 4095)); /* its low 12 bits become slot - start */
+    }
+    __syncthreads();
+    return bytes;
+}
+
+/* ---- words ---- */
+
+/* A warp's decoder. Words are read downwards from `at`, which stays within the ring at each refill. */
+struct Decoder {
+    u32 x, below;
+    SharedAddress at, ring, slots;
+    int piece, next; /* the ring's piece that `at` is in; the number of the piece to load next */
+    const u8* words;
+    u32 bytes;
+
+    __device__ __forceinline__ void load_piece(int lane) {
+        int number = next--, place = number & 3;
+        u32 offset = number * kPiece + lane * 16;
+        if (number >= 0 && offset < bytes) {
+            copy16_async(ring + place * kPiece + lane * 16, words + offset);
+            if (place == 3) copy16_async(ring - kPiece + lane * 16, words + offset);
+        }
+        commit_copies();
+    }
+    __device__ __forceinline__ void begin(const u8* record, u32 count, u32* memory, int lane) {
+        int last = 2 * (int)count - 1;
+        words = record, bytes = 2 * count, ring = shared_address(memory) + kPiece;
+        at = ring + (last & (kRing - 1)) + 1, piece = (last & (kRing - 1)) / kPiece, next = last >> 9;
+        for (int i = 0; i < kRing / kPiece; i++) load_piece(lane);
+        wait_copies<2>();
+        __syncwarp();
+    }
+    /* To be called before at most 256 words are taken */
+    __device__ __forceinline__ void refill(int lane) {
+        int last = (int)(at - ring) - 1;
+        if (last < 0) at += kRing, last += kRing;
+        if (last >> 9 == piece) return;
+        piece = last >> 9;
+        __syncwarp();
+        load_piece(lane);
+        wait_copies<2>();
+        __syncwarp();
+    }
+    /* 0 when all words were taken, and no more */
+    __device__ __forceinline__ int left(int lane) {
+        refill(lane);
+        return (next + kRing / kPiece) * kPiece + (((int)(at - ring) - 1) & (kPiece - 1)) + 1;
+    }
+    /* One symbol of each lane, as its slot's entry */
+    template <bool FULL> __device__ __forceinline__ u32 get(bool valid) {
+        u32 e = load_shared32(shared_item(slots, x & (kSlots - 1), 4));
+        u32 y = (e >> 20) * (x >> FLOAT_PROBABILITY_BITS) + (e & 4095);
+#ifndef NVCKPT_EMULATED
+        if (FULL) {
+            asm volatile(
+                "{\n\t.reg .pred p; .reg .b32 m, r, a, w;\n\tsetp.lt.u32 p, %0, 0x8000;\n\tvote.sync.ballot.b32 m, p, 0xffffffff;\n\t"
+                "popc.b32 w, m;\n\tmad.lo.s32 %1, w, -2, %1;\n\tand.b32 r, m, %2;\n\tpopc.b32 r, r;\n\tmad.lo.u32 a, r, 2, %1;\n\t"
+                "@p ld.shared.u16 w, [a];\n\t@p mad.lo.u32 %0, %0, 65536, w;\n\t}"
+                : "+r"(y), "+r"(at) : "r"(below) : "memory");
+            x = y;
+            return e;
+        }
+#endif
+        bool takes = valid && y < FLOAT_STATE_LOW;
+        u32 all = __ballot_sync(kAllLanes, takes);
+        at -= 2 * __popc(all);
+        if (valid) x = y;
+        if (takes) x = x << 16 | load_shared16(at + 2 * __popc(all & below));
+        return e;
+    }
+};
+
+/* Two symbols in their places in Symbols */
+__device__ __forceinline__ u32 place_pair(u32 a, u32 b) {
+    if (kLog) return (a >> 8 & 0xFF0) | (b << 8 & 0x0FF00000);
+    return __byte_perm(multiply_add(a, 4096, 0), multiply_add(b, 4096, 0), 0x7030);
+}
+
+template <bool FULL> __device__ __forceinline__ Symbols read_row(Decoder& decoder, int values, int lane) {
+    Symbols s;
+    u32 e[V];
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        if (i % 8 == 0) decoder.refill(lane);
+        e[i] = decoder.get<FULL>(FULL || i < values);
+    }
+#pragma unroll
+    for (int i = 0; i < kPairs; i++) {
+        if (LAYOUT) s.t[i] = place_pair(e[2 * i % V], e[(2 * i + 1) % V]);
+        else s.t[i] = (e[4 * i % V] >> 12 & 255) | (e[(4 * i + 1) % V] >> 12 & 255) << 8 | (e[(4 * i + 2) % V] >> 12 & 255) << 16 | (e[(4 * i + 3) % V] >> 12 & 255) << 24;
+    }
+    return s;
+}
+
+__device__ __forceinline__ Symbols constant_row(u32 symbol) {
+    Symbols s;
+#pragma unroll
+    for (int i = 0; i < kPairs; i++) s.t[i] = LAYOUT ? place_pair(symbol << 12, symbol << 12) : symbol * 0x01010101u;
+    return s;
+}
+
+/* Words whose transformed word is 0 are 0. Others that only have symbol 0 keep what was joined. */
+__device__ __forceinline__ uint4 restore_zeros(uint4 row, const Symbols& moved) {
+    u32 w[4] = {row.x, row.y, row.z, row.w};
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        if (i % 2 ? moved.t[i / 2 % kPairs] >> 16 : moved.t[i / 2 % kPairs] & 0xFFFF) continue;
+        if (WORD == 2) {
+            u32 half = 0xFFFFu << i % 2 * 16;
+            if (!(w[i / 2 % 4] & 0x800F800Fu & half)) w[i / 2 % 4] &= ~half;
+        } else if (WORD == 4) {
+            if (!(w[i % 4] & 0x800FFFFFu)) w[i % 4] = 0;
+        } else if (!(w[2 * i % 4] | (w[(2 * i + 1) % 4] & 0x800FFFFFu))) {
+            w[(2 * i + 1) % 4] = 0;
+        }
+    }
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+__device__ __forceinline__ bool has_symbol_zero(const Symbols& s) {
+    bool found = false;
+#pragma unroll
+    for (int i = 0; i < kPairs; i++) found |= !(s.t[i] & 0xFFFF) || !(s.t[i] >> 16);
+    return found;
+}
+
+/* Decodes a chunk's coded symbols into words; `only` is the block's single symbol, or negative */
+template <bool FULL, bool PREDICT>
+__device__ __forceinline__ void decode_chunk(const Plane& plane, Decoder& decoder, u64 first, u32 length, int only, bool zeros, int lane) {
+    int steps = FULL ? kRows / kStep : (length + kRow * kStep - 1) / (kRow * kStep);
+    RawBytes next[kStep];
+    Walk::Raw next_levels[kStep];
+    Walk walk;
+    u32 at = lane * V;
+    if (PREDICT) walk.begin(plane, first + at);
+    auto fetch = [&](u32 from) {
+#pragma unroll
+        for (int u = 0; u < kStep; u++) {
+            next[u] = load_raw(plane, first + from + u * kRow, FULL ? V : values_at(from + u * kRow, length), lane);
+            if (PREDICT) next_levels[u] = walk.load(), walk.forward();
+        }
+    };
+    fetch(at);
+#pragma unroll 1
+    for (int step = 0; step < steps; step++, at += kStep * kRow) {
+        RawBytes raw[kStep];
+        u32 levels[kStep][kPairs];
+#pragma unroll
+        for (int u = 0; u < kStep; u++) {
+            raw[u] = next[u];
+            if (PREDICT) Walk::expand(next_levels[u], levels[u]);
+        }
+        if (step + 1 < steps) fetch(at + kStep * kRow);
+#pragma unroll
+        for (int u = 0; u < kStep; u++) {
+            int values = FULL ? V : values_at(at + u * kRow, length);
+            Symbols s = only < 0 ? read_row<FULL>(decoder, values, lane) : constant_row(only);
+            Symbols moved = s;
+            if (PREDICT) {
+#pragma unroll
+                for (int i = 0; i < kPairs; i++) s.t[i] = (s.t[i] + (levels[u][i] & kQuantumMask)) & kQuantumMask;
+            }
+            uint4 row = join(s, raw[u]);
+            if (PREDICT && zeros && has_symbol_zero(moved)) row = restore_zeros(row, moved);
+            if (values) store_row(plane.words, first + at + u * kRow, values, row);
+        }
+    }
+}
+
+/* ---- what is not coded ---- */
+
+__device__ __forceinline__ Word load_value(const u8* from) {
+    u64 value = 0;
+#pragma unroll
+    for (int b = 0; b < kValue; b++) value |= (u64)from[b] << 8 * b;
+    return (Word)value;
+}
+
+/* Puts a value in its word's place; in layout 1 the word's other bits are there already */
+__device__ __forceinline__ void place_value(const Plane& plane, u64 index, Word value) {
+    Word* to = (Word*)plane.words + index;
+    if (kRotated) value = with_top(*to, float_with_quantum(top_of(*to), (u32)value, LAYOUT));
+    if (kLog && plane.entry_count) {
+        const Entry* e = find_entry((const Entry*)plane.entries, plane.entry_count, index);
+        value = restored(value, prediction_at(*e, index));
+    }
+    *to = value;
+}
+
+__device__ __noinline__ void place_exceptions(const Plane* plane, const u8* record, u32 count, u64 first, u32 length, u32* errors, int lane) {
+    const u16* positions = (const u16*)record;
+    bool wrong = false;
+    for (u32 i = lane; i < count; i += 32) wrong |= positions[i] >= length || (i && positions[i - 1] >= positions[i]);
+    if (__any_sync(kAllLanes, wrong)) {
+        if (lane == 0) atomicOr(errors + plane->stream, (u32)ERROR_EXCEPTION);
+        return;
+    }
+    const u8* values = record + align16(2 * count);
+    for (u32 i = lane; i < count; i += 32) place_value(*plane, first + positions[i], load_value(values + i * kValue));
+}
+
+/* A raw chunk: in layout 1 its words are joined with symbol 0 first */
+__device__ __noinline__ void place_raw_chunk(const Plane* plane, const u8* record, u64 first, u32 length, int lane) {
+    if (kRotated) {
+        for (u32 at = lane * V; at < length + lane * V; at += kRow) {
+            int values = values_at(at, length);
+            RawBytes raw = load_raw(*plane, first + at, values, lane);
+            if (values) store_row(plane->words, first + at, values, join(constant_row(0), raw));
+        }
+        __syncwarp();
+    }
+    for (u32 i = lane; i < length; i += 32) place_value(*plane, first + i, load_value(record + i * kValue));
+}
+
+/* ---- blocks ---- */
+
+/* Bytes of a chunk's record; more than any record where the description is impossible */
+__device__ __forceinline__ u32 chunk_size(u32 info, u32 length, bool one_symbol) {
+    u32 words = info & 0xFFFF, exceptions = info >> 16 & 127;
+    if (info == FLOAT_CHUNK_RAW) return align16(length * kValue);
+    if (info >> 23 || exceptions > length || (one_symbol && words)) return 1u << 28;
+    u32 size = one_symbol ? 0 : 4 * FLOAT_LANES + align16(2 * words);
+    return size + (exceptions ? align16(2 * exceptions) + align16(exceptions * kValue) : 0);
+}
+
+template <bool PREDICT>
+__device__ __forceinline__ u32 decode_block(const Plane& plane, u32 block, u32* slots, u32* rings, u32* misc, u32* errors) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u32 blocks = (u32)((plane.count + FLOAT_BLOCK - 1) / FLOAT_BLOCK);
+    const u32 *starts = (const u32*)plane.coded, *infos = starts + blocks + 1 + block * FLOAT_CHUNKS_A_BLOCK;
+    u32 start = starts[block], end = starts[block + 1];
+    if (start > end || end > plane.limit) return ERROR_ORDER;
+    const u8* record = (const u8*)plane.records + 16ull * start;
+    u64 size = 16ull * (end - start);
+    u32 table = read_table(record, size > 1u << 30 ? 1u << 30 : (u32)size, slots, rings, misc);
+    if (!table) return ERROR_TABLE;
+    bool one_symbol = misc[MISC_USED] == 1;
+
+    u64 block_first = (u64)block * FLOAT_BLOCK;
+    u32 block_length = plane.count - block_first < FLOAT_BLOCK ? (u32)(plane.count - block_first) : FLOAT_BLOCK;
+    u32 offset = warp * FLOAT_CHUNK, length = 0, info = 0, place = table, total = table;
+    for (int w = 0; w < kWarps && (u32)w * FLOAT_CHUNK < block_length; w++) {
+        u32 rest = block_length - w * FLOAT_CHUNK, its = rest < FLOAT_CHUNK ? rest : FLOAT_CHUNK;
+        if (w == warp) length = its, info = infos[w], place = total;
+        total += chunk_size(infos[w], its, one_symbol);
+    }
+    if (total != size) return ERROR_RECORD;
+    if (!length) return 0;
+    record += place;
+    u64 first = block_first + offset;
+    if (info & FLOAT_CHUNK_RAW) {
+        place_raw_chunk(&plane, record, first, length, lane);
+        return 0;
+    }
+    u32 words = info & 0xFFFF, exceptions = info >> 16 & 127, error = 0;
+    Decoder decoder;
+    if (!one_symbol) {
+        decoder.x = ((const u32*)record)[lane], decoder.below = (1u << lane) - 1, decoder.slots = shared_address(slots);
+        if (decoder.x < FLOAT_STATE_LOW || decoder.x >> 31) error = ERROR_STATE;
+        decoder.begin(record + 4 * FLOAT_LANES, words, rings + warp * kRingWords, lane);
+        record += 4 * FLOAT_LANES + align16(2 * words);
+    }
+    int only = one_symbol ? (int)misc[MISC_ONLY] : -1;
+    bool zeros = kLog && (one_symbol ? only == 0 : (slots[0] >> 12 & 255) == 0);
+    if (length == FLOAT_CHUNK) decode_chunk<true, PREDICT>(plane, decoder, first, length, only, zeros, lane);
+    else decode_chunk<false, PREDICT>(plane, decoder, first, length, only, zeros, lane);
+    if (!one_symbol && (decoder.left(lane) || decoder.x != FLOAT_STATE_LOW)) error |= ERROR_END;
+    __syncwarp();
+    if (exceptions) place_exceptions(&plane, record, exceptions, first, length, errors, lane);
+    return error;
+}
+
+/* items[i] = {plane, block}; one thread block each */
+extern "C" __global__ void __launch_bounds__(kThreads, DECODE_BLOCKS)
+decode_planes(const Plane* planes, const uint2* items, u32* errors) {
+    DYNAMIC_SHARED(slots);
+    u32 *rings = slots + kSlots, *misc = rings + kWarps * kRingWords;
+    uint2 item = items[blockIdx.x];
+    const Plane& plane = planes[item.x];
+    u32 error;
+#if LAYOUT == 2
+    if (plane.entry_count) error = decode_block<true>(plane, item.y, slots, rings, misc, errors);
+    else
+#endif
+        error = decode_block<false>(plane, item.y, slots, rings, misc, errors);
+    if (error) atomicOr(errors + plane.stream, error);
+}
