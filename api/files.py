@@ -20,6 +20,7 @@ from nvckpt.errors import (
 )
 from nvckpt.formats.atomic import Attributes, OutputFile, atomic_file, is_stream, sync_directory
 from nvckpt.formats.byte_source import FileBytes
+from nvckpt.formats.errors import SourceReadError
 
 SUFFIX = ".nvckpt"
 PIPE = "-"
@@ -162,6 +163,8 @@ def open_output(target: Path | None) -> Iterator[OutputFile]:
         else:
             with atomic_file(target) as file:
                 yield file
+    except SourceReadError:
+        raise
     except OSError as error:
         raise WriteError("standard output" if target is None else show(target), error) from error
 

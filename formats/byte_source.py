@@ -3,7 +3,7 @@
 import os
 from typing import Protocol
 
-from nvckpt.formats.errors import MalformedCheckpointError
+from nvckpt.formats.errors import MalformedCheckpointError, SourceReadError
 
 # Linux returns at most 0x7ffff000 bytes from one read; smaller steps also keep signals responsive.
 _MAX_READ = 64 << 20
@@ -32,7 +32,10 @@ class FileBytes:
             raise MalformedCheckpointError(f"bytes {offset}..{offset + length} are not in the file")
         parts: list[bytes] = []
         while length:
-            part = os.pread(self.descriptor, min(length, _MAX_READ), offset)
+            try:
+                part = os.pread(self.descriptor, min(length, _MAX_READ), offset)
+            except OSError as error:
+                raise SourceReadError(error.errno, error.strerror) from error
             if not part:
                 raise MalformedCheckpointError(f"the file ended early, at byte {offset}")
             parts.append(part)

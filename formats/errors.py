@@ -15,6 +15,10 @@ class MalformedCheckpointError(FormatError):
     code = "malformed"
 
 
+class SourceReadError(OSError):
+    """The system failed while an input was read; apart from OSError so that no output is blamed for it."""
+
+
 class CorruptArchiveError(FormatError):
     """An archive contradicts its checksums or the rules of FORMAT.md."""
 

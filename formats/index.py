@@ -170,12 +170,13 @@ def _pack_view(view: View) -> bytes:
 
 
 def _parse_segments(cursor: Cursor, original_size: int) -> Iterable[Segment]:
-    position = 0
+    position, before = 0, 1
     for _ in range(cursor.varint()):
         length = cursor.varint()
         kind = cursor.byte()
-        if length == 0 or kind > 1:
+        if length == 0 or kind > 1 or not (kind or before):
             raise CorruptArchiveError("the index describes an impossible segment")
+        before = kind
         yield _parse_tensor(cursor, position, length) if kind else Segment(position, length)
         position += length
     if position != original_size or cursor.left:

@@ -21,6 +21,7 @@ from archives import (
     BYTE_PLANES,
     DEFLATE,
     FILE,
+    FLOAT,
     FLOAT_PLANES,
     FRAMES,
     GZIP,
@@ -40,6 +41,9 @@ from archives import (
     string,
     varint,
 )
+
+from nvckpt.codecs import float_reference
+from nvckpt.codecs.float_spec import FloatSpec, LevelName
 
 GOLDEN = Path(__file__).parent / "golden"
 EXAMPLE = "example"
@@ -130,7 +134,64 @@ def planes(data: bytes, w: int, transform: int, extents: list[tuple[int, int]] |
     return Frame(data, streams, extents or [], transform=transform, param=w)
 
 
+def float_stream(data: bytes, spec: FloatSpec, level: LevelName = "default") -> bytes:
+    """A stream as the oracle writes it; the worked example of FORMAT.md 16.11 was checked by hand against that page."""
+    return float_reference.encode(data, spec, level)
+
+
+def bf16_words(count: int) -> bytes:
+    words = np.frombuffer(weights(count), "<u2")[1::2].copy()
+    words[::7] = 0
+    return words.tobytes()
+
+
+def rank_one() -> bytes:
+    """16 x 20 values whose size is a row's scale times a column's."""
+    rows, columns = np.float32(2) ** np.arange(-8, 8), np.float32(2) ** (np.arange(20) % 9)
+    noise = np.random.RandomState(2).uniform(1, 2, (16, 20)).astype("<f4")
+    return (rows[:, None] * columns * noise).astype("<f4").tobytes()
+
+
+FLOAT_LOG = bf16_words(300), FloatSpec(2, "bf16", ((300, 0),))
+
+
 # Sound archives: every reader decodes these.
+
+
+@sound
+def codec_float_log_zeros_removed() -> Archive:
+    data, spec = FLOAT_LOG
+    return coded(data + b"\x05", FLOAT, float_stream(data + b"\x05", spec))
+
+
+@sound
+def codec_float_rowcol() -> Archive:
+    return coded(rank_one(), FLOAT, float_stream(rank_one(), FloatSpec(4, "fp32", ((16, 20),))))
+
+
+@sound
+def codec_float_rotated() -> Archive:
+    return coded(weights(250), FLOAT, float_stream(weights(250), FloatSpec(4, "fp32", ((250, 0),)), "fast"))
+
+
+@sound
+def codec_float_fp64() -> Archive:
+    data = weights(150, "<f8")
+    return coded(data, FLOAT, float_stream(data, FloatSpec(8, "fp64", ((150, 0),))))
+
+
+@sound
+def codec_float_bytes() -> Archive:
+    data = (np.arange(300, dtype="<u4") // 3).tobytes()
+    return coded(data, FLOAT, float_stream(data, FloatSpec(4, "bytes")))
+
+
+@sound
+def codec_float_exceptions() -> Archive:
+    """Two values far outside the window of the others."""
+    data = np.frombuffer(weights(300), "<f4").copy()
+    data[[5, 250]] = 1e30, -1e-30
+    return coded(data.tobytes(), FLOAT, float_stream(data.tobytes(), FloatSpec(4, "fp32", ((300, 0),))))
 
 
 @sound
@@ -545,7 +606,8 @@ corrupt(
 corrupt("segment_of_no_length", "impossible segment", lambda: _segments(WHOLE, b"\0\0"))
 corrupt("segment_kind", "impossible segment", lambda: _segments(varint(len(TEXT)) + b"\2"))
 corrupt("segments_too_short", "do not cover", lambda: _segments(varint(len(TEXT) - 1) + b"\0"))
-corrupt("segments_too_long", "do not cover", lambda: _segments(WHOLE, b"\1\0"))
+corrupt("segments_too_long", "do not cover", lambda: _segments(WHOLE, b"\1\1\x1f\0\0\0"))
+corrupt("segments_opaque_twice", "impossible segment", lambda: _segments(varint(len(TEXT) - 1) + b"\0", b"\1\0"))
 corrupt("segments_bytes_left", "do not cover", lambda: _segments(WHOLE, b"\0", count=1))
 corrupt("segments_cut", FIELD, lambda: _segments(WHOLE, count=2))
 corrupt("view_of_rank_65", "impossible rank", lambda: _view(string("w") + bytes((2, 1)) + varint(65) + bytes(66)))
@@ -563,6 +625,29 @@ def _count(table: bytes) -> Archive:
 def _file_and(more: bytes) -> Archive:
     head = struct.pack("<QB7s16s", len(TEXT), 1, bytes(7), xxhash.xxh3_128_digest(TEXT)) + string("opaque")
     return stored(TEXT, sections={FILE: Section(FILE, 1, head + more)})
+
+
+def _damaged_float(position: int, value: int) -> Archive:
+    data, spec = FLOAT_LOG
+    stream = bytearray(float_stream(data, spec))
+    stream[position] = value
+    return coded(data, FLOAT, bytes(stream))
+
+
+def _cut_float(left: int) -> Archive:
+    data, spec = FLOAT_LOG
+    return coded(data, FLOAT, float_stream(data, spec)[:left])
+
+
+corrupt("float_version", "unknown header", lambda: _damaged_float(0, 2))
+corrupt("float_layout", "unknown header", lambda: _damaged_float(1, 3))
+corrupt("float_flags", "contradicts itself", lambda: _damaged_float(3, 64))
+corrupt("float_words", "another size", lambda: _damaged_float(8, 1))
+corrupt("float_tail", "another size", lambda: _damaged_float(32, 1))
+corrupt("float_matrix_kind", "impossible matrix", lambda: _damaged_float(58, 2))
+corrupt("float_matrix_rows", "do not add up", lambda: _damaged_float(48, 1))
+corrupt("float_cut", "", lambda: _cut_float(150))
+corrupt("float_longer", "longer or shorter", lambda: coded(FLOAT_LOG[0], FLOAT, float_stream(*FLOAT_LOG) + bytes(16)))
 
 
 def main() -> None:

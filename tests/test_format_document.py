@@ -85,8 +85,8 @@ def test_limits_are_the_code():
     assert layout.MAX_EXTENTS == 1 << 20 and "extents a frame | 2^20" in limits
     assert layout.MAX_FRAME_HEADER == 32 << 20 and "frame header | 32 MiB" in limits
     assert MAX_CHUNK_SIZE == 16 << 20 and "chunk | 16 MiB" in limits
-    assert layout.MAX_INDEX == 4 << 30 and layout.MAX_INDEX_EXPANSION == 64 and layout.INDEX_ALLOWANCE == 64 << 10
-    assert "decoded index | 64 x its stored size + 64 KiB; 4 GiB" in limits
+    assert layout.MAX_INDEX == 4 << 30 and layout.MAX_INDEX_EXPANSION == 16 and layout.INDEX_ALLOWANCE == 4 << 20
+    assert "decoded index | 16 x its stored size + 4 MiB; 4 GiB" in limits
 
 
 def test_float_example_is_what_the_encoder_writes():
