@@ -188,10 +188,16 @@ def main():
     parser.add_argument("--levels", default="fast,default")
     parser.add_argument("--only", default="")
     parser.add_argument("--nvcomp", action="store_true")
+    parser.add_argument("--tune", help="WORD,LAYOUT=BLOCKS,STAGED,BLOCKS: other tuning than the codec's")
     parser.add_argument("--parts", action="store_true", help="print each kernel's time")
     parser.add_argument("--out")
     options = parser.parse_args()
     total = int(options.gib * 2**30)
+    if options.tune:
+        kind, _, numbers = options.tune.partition("=")
+        word, layout = (int(v) for v in kind.split(","))
+        encode, staged, decode = (int(v) for v in numbers.split(","))
+        float_cuda_device.TUNING[word, layout] = (encode, staged, decode)
     rows = []
     groups = read_groups(options.tensors) if options.tensors else None
     inputs = {

@@ -200,9 +200,18 @@ __device__ __forceinline__ bool has_symbol_zero(const Symbols& s) {
     return found;
 }
 
-/* Decodes a chunk's coded symbols into words; `only` is the block's single symbol, or negative */
+/* Decodes a chunk's symbols into words. `only` is the block's single symbol, kCoded, or kStored: then `stored` has the
+ * symbols of layouts 0 and 1 as they are. */
+constexpr int kCoded = -1, kStored = -2;
+__device__ __forceinline__ Symbols stored_row(const u8* stored, u32 at, int values) {
+    u32 bytes[4] = {0, 0, 0, 0};
+    if (!kLog && values) load_bytes<V>((u64)stored + at, bytes, values);
+    return unpack_symbols(bytes);
+}
+
 template <bool FULL, bool PREDICT>
-__device__ __forceinline__ void decode_chunk(const Plane& plane, Decoder& decoder, u64 first, u32 length, int only, bool zeros, int lane) {
+__device__ __forceinline__ void decode_chunk(const Plane& plane, Decoder& decoder, u64 first, u32 length, int only,
+                                             const u8* stored, bool zeros, int lane) {
     int steps = FULL ? kRows / kStep : (length + kRow * kStep - 1) / (kRow * kStep);
     RawBytes next[kStep];
     Walk::Raw next_levels[kStep];
@@ -230,7 +239,7 @@ __device__ __forceinline__ void decode_chunk(const Plane& plane, Decoder& decode
 #pragma unroll
         for (int u = 0; u < kStep; u++) {
             int values = FULL ? V : values_at(at + u * kRow, length);
-            Symbols s = only < 0 ? read_row<FULL>(decoder, values, lane) : constant_row(only);
+            Symbols s = only == kCoded ? read_row<FULL>(decoder, values, lane) : only == kStored ? stored_row(stored, at + u * kRow, values) : constant_row(only);
             Symbols moved = s;
             if (PREDICT) {
 #pragma unroll
@@ -275,17 +284,14 @@ __device__ __noinline__ void place_exceptions(const Plane* plane, const u8* reco
     for (u32 i = lane; i < count; i += 32) place_value(*plane, first + positions[i], load_value(values + i * kValue));
 }
 
-/* A raw chunk: in layout 1 its words are joined with symbol 0 first */
-__device__ __noinline__ void place_raw_chunk(const Plane* plane, const u8* record, u64 first, u32 length, int lane) {
-    if (kRotated) {
-        for (u32 at = lane * V; at < length + lane * V; at += kRow) {
-            int values = values_at(at, length);
-            RawBytes raw = load_raw(*plane, first + at, values, lane);
-            if (values) store_row(plane->words, first + at, values, join(constant_row(0), raw));
-        }
-        __syncwarp();
-    }
-    for (u32 i = lane; i < length; i += 32) place_value(*plane, first + i, load_value(record + i * kValue));
+/* A raw chunk of layout 2: its transformed words */
+__device__ __noinline__ void place_raw_words(const Plane* table, const u8* record, u64 first, u32 length, int lane) {
+    const Plane plane = *table;
+    u32 whole = plane.entry_count ? 0 : length / V * V;
+#pragma unroll 4
+    for (u32 at = lane * V; at < whole; at += kRow)
+        store_global(plane.words + (first + at) * WORD, load_global<uint4>((u64)record + at * WORD));
+    for (u32 i = whole + lane; i < length; i += 32) place_value(plane, first + i, load_value(record + i * kValue));
 }
 
 /* ---- blocks ---- */
@@ -300,7 +306,7 @@ __device__ __forceinline__ u32 chunk_size(u32 info, u32 length, bool one_symbol)
 }
 
 template <bool PREDICT>
-__device__ __forceinline__ u32 decode_block(const Plane& plane, u32 block, u32* slots, u32* rings, u32* misc, u32* errors) {
+__device__ __forceinline__ u32 decode_block(const Plane& plane, const Plane* listed, u32 block, u32* slots, u32* rings, u32* misc, u32* errors) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 blocks = (u32)((plane.count + FLOAT_BLOCK - 1) / FLOAT_BLOCK);
     const u32 *starts = (const u32*)plane.coded, *infos = starts + blocks + 1 + block * FLOAT_CHUNKS_A_BLOCK;
@@ -324,25 +330,26 @@ __device__ __forceinline__ u32 decode_block(const Plane& plane, u32 block, u32* 
     if (!length) return 0;
     record += place;
     u64 first = block_first + offset;
-    if (info & FLOAT_CHUNK_RAW) {
-        place_raw_chunk(&plane, record, first, length, lane);
+    bool raw = info & FLOAT_CHUNK_RAW;
+    if (kLog && raw) {
+        place_raw_words(listed, record, first, length, lane);
         return 0;
     }
     u32 words = info & 0xFFFF, exceptions = info >> 16 & 127, error = 0;
     Decoder decoder;
-    if (!one_symbol) {
+    if (!one_symbol && !raw) {
         decoder.x = ((const u32*)record)[lane], decoder.below = (1u << lane) - 1, decoder.slots = shared_address(slots);
         if (decoder.x < FLOAT_STATE_LOW || decoder.x >> 31) error = ERROR_STATE;
         decoder.begin(record + 4 * FLOAT_LANES, words, rings + warp * kRingWords, lane);
         record += 4 * FLOAT_LANES + align16(2 * words);
     }
-    int only = one_symbol ? (int)misc[MISC_ONLY] : -1;
+    int only = raw ? kStored : one_symbol ? (int)misc[MISC_ONLY] : kCoded;
     bool zeros = kLog && (one_symbol ? only == 0 : (slots[0] >> 12 & 255) == 0);
-    if (length == FLOAT_CHUNK) decode_chunk<true, PREDICT>(plane, decoder, first, length, only, zeros, lane);
-    else decode_chunk<false, PREDICT>(plane, decoder, first, length, only, zeros, lane);
-    if (!one_symbol && (decoder.left(lane) || decoder.x != FLOAT_STATE_LOW)) error |= ERROR_END;
+    if (length == FLOAT_CHUNK) decode_chunk<true, PREDICT>(plane, decoder, first, length, only, record, zeros, lane);
+    else decode_chunk<false, PREDICT>(plane, decoder, first, length, only, record, zeros, lane);
+    if (only == kCoded && (decoder.left(lane) || decoder.x != FLOAT_STATE_LOW)) error |= ERROR_END;
     __syncwarp();
-    if (exceptions) place_exceptions(&plane, record, exceptions, first, length, errors, lane);
+    if (exceptions) place_exceptions(listed, record, exceptions, first, length, errors, lane);
     return error;
 }
 
@@ -352,12 +359,13 @@ decode_planes(const Plane* planes, const uint2* items, u32* errors) {
     DYNAMIC_SHARED(slots);
     u32 *rings = slots + kSlots, *misc = rings + kWarps * kRingWords;
     uint2 item = items[blockIdx.x];
-    const Plane& plane = planes[item.x];
+    const Plane* listed = planes + item.x;
+    const Plane plane = *listed; /* a copy: stores would make the compiler read the table's fields again and again */
     u32 error;
 #if LAYOUT == 2
-    if (plane.entry_count) error = decode_block<true>(plane, item.y, slots, rings, misc, errors);
+    if (plane.entry_count) error = decode_block<true>(plane, listed, item.y, slots, rings, misc, errors);
     else
 #endif
-        error = decode_block<false>(plane, item.y, slots, rings, misc, errors);
+        error = decode_block<false>(plane, listed, item.y, slots, rings, misc, errors);
     if (error) atomicOr(errors + plane.stream, error);
 }

@@ -173,6 +173,15 @@ __device__ __forceinline__ u32 warp_scan(u32 v, int lane) {
 __device__ __forceinline__ u32 align16(u32 bytes) { return (bytes + 15) & ~15u; }
 __device__ __forceinline__ uint4 zero16() { return make_uint4(0, 0, 0, 0); }
 
+/* Addresses travel as integers, from which the compiler cannot know that they are global memory's */
+#ifdef NVCKPT_EMULATED
+template <class T> static inline T load_global(u64 from) { return *(const T*)from; }
+template <class T> static inline void store_global(u64 to, T v) { *(T*)to = v; }
+#else
+template <class T> __device__ __forceinline__ T load_global(u64 from) { return __ldg((const T*)__cvta_global_to_generic(from)); }
+template <class T> __device__ __forceinline__ void store_global(u64 to, T v) { *(T*)__cvta_global_to_generic(to) = v; }
+#endif
+
 /* Where a block's record begins, given its length: one warp of each block publishes its own length, then adds up those
  * of the blocks before it until it meets one that knows its end. Bits 30 and 31 of a status say which of the two it is.
  * Only the status word itself is passed on, so relaxed order is enough. */

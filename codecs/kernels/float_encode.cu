@@ -61,17 +61,26 @@ __device__ __forceinline__ void count_row(u32* counters, const Symbols& s, uint4
 template <bool PREDICT>
 __device__ __forceinline__ void count_sample(const Plane& plane, u32* counters, u64 first, u32 length, u32 sampling, int warp, int lane) {
     u32 rows = (length + kRow - 1) / kRow, sampled = (rows + sampling - 1) / sampling;
-    for (u32 k = warp; k < sampled; k += kWarps) {
-        u32 at = k * sampling * kRow + lane * V;
-        int values = values_at(at, length);
-        uint4 row = values ? load_row(plane.words, first + at, values) : zero16();
-        u32 levels[kPairs] = {};
-        if (PREDICT && values) {
-            Walk walk;
-            walk.begin(plane, first + at);
-            Walk::expand(walk.load(), levels);
+    constexpr int kFlight = 4;
+    for (u32 k = warp; k < sampled; k += kWarps * kFlight) {
+        uint4 row[kFlight];
+#pragma unroll
+        for (int u = 0; u < kFlight; u++) {
+            u32 at = (k + u * kWarps) * sampling * kRow + lane * V;
+            int values = values_at(at, length);
+            row[u] = values ? load_row(plane.words, first + at, values) : zero16();
         }
-        count_row<PREDICT>(counters, split<PREDICT>(row, levels), row, values, lane);
+#pragma unroll
+        for (int u = 0; u < kFlight; u++) {
+            u32 at = (k + u * kWarps) * sampling * kRow + lane * V, levels[kPairs] = {};
+            int values = values_at(at, length);
+            if (PREDICT && values) {
+                Walk walk;
+                walk.begin(plane, first + at);
+                Walk::expand(walk.load(), levels);
+            }
+            count_row<PREDICT>(counters, split<PREDICT>(row[u], levels), row[u], values, lane);
+        }
     }
 }
 
@@ -218,7 +227,7 @@ __device__ __noinline__ uint4 look_closer(const Plane* plane, u64 word, u32 at, 
 }
 
 template <bool FULL, bool PREDICT>
-__device__ __forceinline__ void code_row(const Plane& plane, Coder& coder, const Symbols& s, u64 first, u32 at, int values) {
+__device__ __forceinline__ void code_row(const Plane* table, Coder& coder, const Symbols& s, u64 first, u32 at, int values) {
     uint2 e[V];
     u32 any = 0;
 #pragma unroll
@@ -230,7 +239,7 @@ __device__ __forceinline__ void code_row(const Plane& plane, Coder& coder, const
 #pragma unroll
         for (int i = 0; i < V; i++) {
             uint2 mine = FULL || i < values ? e[i] : make_uint2(0, 0);
-            uint4 found = look_closer<PREDICT>(&plane, first + at + i, at + i, symbol_index(s, i), mine, coder.exceptions,
+            uint4 found = look_closer<PREDICT>(table, first + at + i, at + i, symbol_index(s, i), mine, coder.exceptions,
                                                coder.table, coder.present, coder.positions);
             e[i] = make_uint2(found.x, found.y);
             coder.exceptions = found.z;
@@ -271,7 +280,7 @@ struct Expected {
 
 /* Codes a chunk from its last row to its first and writes its part of the raw planes; says which flags are broken */
 template <bool FULL, bool PREDICT>
-__device__ __forceinline__ u32 encode_chunk(const Plane& plane, Coder& coder, u64 first, u32 length, u32 capacity, int lane) {
+__device__ __forceinline__ u32 encode_chunk(const Plane& plane, const Plane* table, Coder& coder, u64 first, u32 length, u32 capacity, int lane) {
     const Expected expected(plane.flags);
     const bool verify = LAYOUT && (expected.mask[0] | expected.mask[1]);
     const SharedAddress full = shared_address(coder.staging) + capacity - 2 * kRow;
@@ -327,7 +336,7 @@ __device__ __forceinline__ u32 encode_chunk(const Plane& plane, Coder& coder, u6
         for (int u = kStep - 1; u >= 0; u--) {
             if (coder.end > full) coder.move_words(lane);
             int values = FULL ? V : values_at(at + u * kRow, length);
-            code_row<FULL, PREDICT>(plane, coder, s[u], first, at + u * kRow, values);
+            code_row<FULL, PREDICT>(table, coder, s[u], first, at + u * kRow, values);
         }
     }
     return Expected::broken(wrong);
@@ -351,8 +360,18 @@ __device__ __forceinline__ void store_value(u8* to, Word value) {
     for (int b = 0; b < kValue; b++) to[b] = (u8)((u64)value >> 8 * b);
 }
 
-__device__ __noinline__ void write_raw_chunk(const Plane* plane, u8* record, u64 first, u32 length, int lane) {
-    for (u32 i = lane; i < length; i += 32) store_value(record + i * kValue, kept_value(*plane, first + i));
+__device__ __noinline__ void write_raw_chunk(const Plane* table, u8* record, u64 first, u32 length, int lane) {
+    const Plane plane = *table;
+    u32 at = lane * V;
+#pragma unroll 4
+    for (; at - lane * V + kRow <= length; at += kRow) {
+        uint4 row = load_row(plane.words, first + at, V);
+        u32 none[kPairs] = {}, bytes[4] = {row.x, row.y, row.z, row.w};
+        if (kLog && plane.entry_count) break;
+        if (!kLog) pack_symbols(split<false>(row, none), bytes);
+        store_bytes<kValue * V>((u64)record + at * kValue, bytes, kValue * V);
+    }
+    for (u32 i = at - lane * V + lane; i < length; i += 32) store_value(record + i * kValue, kept_value(plane, first + i));
     for (u32 i = length * kValue + lane; i < align16(length * kValue); i += 32) record[i] = 0;
 }
 
@@ -370,7 +389,7 @@ __device__ __noinline__ void write_exceptions(const Plane* plane, const u16* not
 }
 
 /* States, words (first those in the slot, then those in the staging), exceptions */
-__device__ __forceinline__ void write_record(const Plane& plane, Coder& coder, u8* record, u64 first, bool one_symbol, int lane) {
+__device__ __forceinline__ void write_record(const Plane* table, Coder& coder, u8* record, u64 first, bool one_symbol, int lane) {
     if (!one_symbol) {
         ((u32*)record)[lane] = coder.x;
         record += 4 * FLOAT_LANES;
@@ -384,11 +403,11 @@ __device__ __forceinline__ void write_record(const Plane& plane, Coder& coder, u
         for (u32 i = lane; i < padded / 16; i += 32) ((uint4*)record)[i] = ((const uint4*)coder.staging)[i];
         record += padded;
     }
-    if (coder.exceptions) write_exceptions(&plane, coder.positions, coder.exceptions, record, first, lane);
+    if (coder.exceptions) write_exceptions(table, coder.positions, coder.exceptions, record, first, lane);
 }
 
 template <bool PREDICT>
-__device__ __forceinline__ void encode_block(const Plane& plane, const Shared& shared, u32 block, u32* status, u32* infos,
+__device__ __forceinline__ void encode_block(const Plane& plane, const Plane* table, const Shared& shared, u32 block, u32* status, u32* infos,
                                              u32* reports, u8* slot, u32 capacity) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u64 start = (u64)block * FLOAT_BLOCK;
@@ -411,8 +430,8 @@ __device__ __forceinline__ void encode_block(const Plane& plane, const Shared& s
     coder.positions = (u16*)(shared.exceptions + warp * kExceptionWords);
     u32 size = 0, info = 0;
     if (length) {
-        u32 broken = length == FLOAT_CHUNK ? encode_chunk<true, PREDICT>(plane, coder, first, length, capacity, lane)
-                                           : encode_chunk<false, PREDICT>(plane, coder, first, length, capacity, lane);
+        u32 broken = length == FLOAT_CHUNK ? encode_chunk<true, PREDICT>(plane, table, coder, first, length, capacity, lane)
+                                           : encode_chunk<false, PREDICT>(plane, table, coder, first, length, capacity, lane);
         if (__any_sync(kAllLanes, broken)) {
             broken = warp_or(broken);
             if (lane == 0) atomicOr(reports + plane.stream, broken);
@@ -439,8 +458,8 @@ __device__ __forceinline__ void encode_block(const Plane& plane, const Shared& s
     for (u32 i = threadIdx.x; i < place / 16; i += kThreads) ((uint4*)record)[i] = ((const uint4*)shared.table)[i];
     for (int w = 0; w < warp; w++) place += shared.misc[MISC_SIZES + w];
     if (!length) return;
-    if (raw) write_raw_chunk(&plane, record + place, first, length, lane);
-    else write_record(plane, coder, record + place, first, one_symbol, lane);
+    if (raw) write_raw_chunk(table, record + place, first, length, lane);
+    else write_record(table, coder, record + place, first, one_symbol, lane);
 }
 
 /* items[i] = {plane, block}, in the order of their status indexes within each stream; capacity in bytes a warp */
@@ -455,12 +474,14 @@ encode_planes(const Plane* planes, const uint2* items, u32 count, u32* ticket, u
         __syncthreads();
         u32 item = shared.misc[MISC_TICKET];
         if (item >= count) return;
-        const Plane& plane = planes[items[item].x];
+        /* a copy: stores would make the compiler read the table's fields again and again */
+        const Plane* table = planes + items[item].x;
+        const Plane plane = *table;
 #if LAYOUT == 2
-        if (plane.entry_count) encode_block<true>(plane, shared, items[item].y, status, infos, reports, slot, capacity);
+        if (plane.entry_count) encode_block<true>(plane, table, shared, items[item].y, status, infos, reports, slot, capacity);
         else
 #endif
-            encode_block<false>(plane, shared, items[item].y, status, infos, reports, slot, capacity);
+            encode_block<false>(plane, table, shared, items[item].y, status, infos, reports, slot, capacity);
         __syncthreads();
     }
 }

@@ -28,7 +28,7 @@ struct FitStream {
 /* V words at once where they are aligned and all wanted */
 __device__ __forceinline__ void load_words(const Word* from, int wanted, Word (&out)[V]) {
     if (wanted == V && ((u64)from & 15) == 0) {
-        uint4 v = *(const uint4*)from;
+        uint4 v = load_global<uint4>((u64)from);
         u32 parts[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
         for (int i = 0; i < V; i++) {
@@ -238,12 +238,25 @@ sample_words(const FitStream* streams, const Sample* samples, u32 count, Seen* s
     Sample sample = samples[number];
     const FitStream& s = streams[sample.stream];
     u32 zeros = 0, exceptions = 0, all = 0, nonzero = 0;
+    constexpr u32 kFlight = 4;
+    Word flight[kFlight][V];
     for (u32 k = 0; k < sample.count; k++) {
+        if (k % kFlight == 0) {
+#pragma unroll
+            for (u32 u = 0; u < kFlight; u++) {
+                u64 at = (u64)(sample.first + (k + u) * sample.stride) * kRunWords + lane * V;
+                load_words((const Word*)s.words + at, k + u < sample.count ? wanted_of(at, s.count) : 0, flight[u]);
+            }
+        }
         u64 at = (u64)(sample.first + k * sample.stride) * kRunWords + lane * V;
         int wanted = wanted_of(at, s.count);
         if (!wanted) continue;
         Word w[V];
-        load_words((const Word*)s.words + at, wanted, w);
+#pragma unroll
+        for (u32 u = 0; u < kFlight; u++)
+#pragma unroll
+            for (int i = 0; i < V; i++)
+                if (k % kFlight == u) w[i] = flight[u][i];
         const Entry* e = kLog && s.entry_count ? find_entry((const Entry*)s.entries, s.entry_count, at) : 0;
 #pragma unroll
         for (int i = 0; i < V; i++) {

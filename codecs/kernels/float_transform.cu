@@ -22,10 +22,19 @@ __device__ __forceinline__ const Transform& transform_of(const Transform* all, u
     }
     return all[low];
 }
-__device__ __forceinline__ i32 prediction_of(const Transform& t, u64 index) {
-    if (!t.entry_count) return 0;
-    return prediction_at(*find_entry((const Entry*)t.entries, t.entry_count, index), index);
-}
+/* Predictions of ascending words, which mostly lie in one matrix */
+struct Predictor {
+    Entry entry;
+    u64 end;
+    __device__ __forceinline__ Predictor() : end(0) {}
+    __device__ __forceinline__ i32 at(const Transform& t, u64 index) {
+        if (index >= end) {
+            entry = *find_entry((const Entry*)t.entries, t.entry_count, index);
+            end = entry.start + entry.count;
+        }
+        return prediction_at(entry, index);
+    }
+};
 
 /* Turns counts of groups of 32 words into their places in the coded words */
 __device__ __forceinline__ void place_groups(u32* groups, u32* before, u32* status, u32 tile, u32 chain) {
@@ -46,7 +55,7 @@ transform_words(const Transform* all, u32 count, u32* ticket, u32* status) {
     __shared__ u32 groups[kGroups], before[2], taken;
     if (threadIdx.x == 0) taken = atomicAdd(ticket, 1u);
     __syncthreads();
-    const Transform& t = transform_of(all, count, taken);
+    const Transform t = transform_of(all, count, taken);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u64 first = (u64)(taken - t.first_tile) * kTile;
     Word w[kTileRounds];
@@ -60,12 +69,13 @@ transform_words(const Transform* all, u32 count, u32* ticket, u32* status) {
         if (t.bitmap && lane == 0 && at < t.count) ((u32*)t.bitmap)[at / 32] = bits[k];
     }
     if (t.bitmap) place_groups(groups, before, status, taken, t.first_tile);
+    Predictor predictor;
 #pragma unroll
     for (int k = 0; k < kTileRounds; k++) {
         u64 at = first + k * kTileThreads + threadIdx.x, to = at;
         if (at >= t.count || (t.bitmap && !w[k])) continue;
         if (t.bitmap) to = before[0] + groups[k * kTileWarps + warp] + __popc(bits[k] & ((1u << lane) - 1));
-        ((Word*)t.coded)[to] = t.entry_count ? transformed(w[k], prediction_of(t, at)) : w[k];
+        ((Word*)t.coded)[to] = t.entry_count ? transformed(w[k], predictor.at(t, at)) : w[k];
     }
 }
 
@@ -74,7 +84,7 @@ restore_words(const Transform* all, u32 count, u32* ticket, u32* status, u32* er
     __shared__ u32 groups[kGroups], before[2], taken;
     if (threadIdx.x == 0) taken = atomicAdd(ticket, 1u);
     __syncthreads();
-    const Transform& t = transform_of(all, count, taken);
+    const Transform t = transform_of(all, count, taken);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u64 first = (u64)(taken - t.first_tile) * kTile;
     u32 bits[kTileRounds];
@@ -98,6 +108,7 @@ restore_words(const Transform* all, u32 count, u32* ticket, u32* status, u32* er
         bool last = first + kTile >= t.count;
         wrong |= last && before[0] + before[1] != t.coded_count;
     }
+    Predictor predictor;
 #pragma unroll
     for (int k = 0; k < kTileRounds; k++) {
         u64 at = first + k * kTileThreads + threadIdx.x, from = at;
@@ -109,7 +120,7 @@ restore_words(const Transform* all, u32 count, u32* ticket, u32* status, u32* er
             if (present && from >= t.coded_count) wrong = true, present = false;
         }
         Word w = present ? ((const Word*)t.coded)[from] : 0;
-        ((Word*)t.words)[at] = present && t.entry_count ? restored(w, prediction_of(t, at)) : w;
+        ((Word*)t.words)[at] = present && t.entry_count ? restored(w, predictor.at(t, at)) : w;
     }
     if (wrong) atomicOr(errors + t.stream, (u32)ERROR_BITMAP);
 }

@@ -56,6 +56,18 @@ __device__ __forceinline__ u32 exchange_signs(u32 mid) {
 /* Four bits that lie at bits 7, 15, 23 and 31, gathered in order */
 __device__ __forceinline__ u32 gather_signs(u32 v) { return (v >> 7 & 0x01010101u) * 0x10204080u >> 28; }
 
+/* A lane's symbols of a row as bytes, in order; layouts 0 and 1 */
+__device__ __forceinline__ void pack_symbols(const Symbols& s, u32 (&out)[4]) {
+    if (!LAYOUT) { out[0] = s.t[0], out[1] = s.t[1 % kPairs], out[2] = s.t[2 % kPairs], out[3] = s.t[3 % kPairs]; return; }
+    out[0] = __byte_perm(s.t[0], s.t[1 % kPairs], 0x7531), out[1] = __byte_perm(s.t[2 % kPairs], s.t[3 % kPairs], 0x7531);
+}
+__device__ __forceinline__ Symbols unpack_symbols(const u32 (&bytes)[4]) {
+    Symbols s;
+#pragma unroll
+    for (int i = 0; i < kPairs; i++) s.t[i] = LAYOUT ? __byte_perm(bytes[i / 2], 0, i % 2 ? 0x3424 : 0x1404) : bytes[i];
+    return s;
+}
+
 struct RawBytes { u32 mid[2], nibble, sign, low[3]; };  /* a lane's part of each raw plane, lowest bytes first */
 
 __device__ __forceinline__ RawBytes raw_bytes(uint4 row, const Symbols& s) {
@@ -89,11 +101,13 @@ constexpr int kLowBytes = WORD > 2 ? V * (WORD - 2) : 0;
 /* First `bytes` bytes of the registers; whole registers where all are wanted */
 template <int ALL> __device__ __forceinline__ void store_bytes(u64 to, const u32* from, int bytes) {
     if (bytes == ALL) {
-        if (ALL == 8) *(uint2*)to = make_uint2(from[0], from[1]);
-        else if (ALL == 12) ((u32*)to)[0] = from[0], ((u32*)to)[1] = from[1], ((u32*)to)[2] = from[2];
-        else if (ALL == 4) *(u32*)to = from[0];
-        else if (ALL == 2) *(u16*)to = (u16)from[0];
-        else *(u8*)to = (u8)from[0];
+        if constexpr (ALL == 16) store_global(to, make_uint4(from[0], from[1], from[2], from[3]));
+        else
+        if (ALL == 8) store_global(to, make_uint2(from[0], from[1]));
+        else if (ALL == 12) store_global(to, from[0]), store_global(to + 4, from[1]), store_global(to + 8, from[2]);
+        else if (ALL == 4) store_global(to, from[0]);
+        else if (ALL == 2) store_global(to, (u16)from[0]);
+        else store_global(to, (u8)from[0]);
         return;
     }
 #pragma unroll
@@ -102,11 +116,13 @@ template <int ALL> __device__ __forceinline__ void store_bytes(u64 to, const u32
 }
 template <int ALL> __device__ __forceinline__ void load_bytes(u64 from, u32* to, int bytes) {
     if (bytes == ALL) {
-        if (ALL == 8) { uint2 v = *(const uint2*)from; to[0] = v.x, to[1] = v.y; }
-        else if (ALL == 12) to[0] = ((const u32*)from)[0], to[1] = ((const u32*)from)[1], to[2] = ((const u32*)from)[2];
-        else if (ALL == 4) to[0] = *(const u32*)from;
-        else if (ALL == 2) to[0] = *(const u16*)from;
-        else to[0] = *(const u8*)from;
+        if constexpr (ALL == 16) { uint4 v = load_global<uint4>(from); to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w; }
+        else
+        if (ALL == 8) { uint2 v = load_global<uint2>(from); to[0] = v.x, to[1] = v.y; }
+        else if (ALL == 12) to[0] = load_global<u32>(from), to[1] = load_global<u32>(from + 4), to[2] = load_global<u32>(from + 8);
+        else if (ALL == 4) to[0] = load_global<u32>(from);
+        else if (ALL == 2) to[0] = load_global<u16>(from);
+        else to[0] = load_global<u8>(from);
         return;
     }
 #pragma unroll
@@ -125,7 +141,7 @@ __device__ __forceinline__ void store_raw(const Plane& plane, u64 index, int val
         u32 bits = r.sign << (lane % kSignLanes) * V;
         if (kSignLanes >= 2) bits |= __shfl_xor_sync(kAllLanes, bits, 1);
         if (kSignLanes == 4) bits |= __shfl_xor_sync(kAllLanes, bits, 2);
-        if (lane % kSignLanes == 0 && values) *(u8*)(plane.sign + index / 8) = (u8)bits;
+        if (lane % kSignLanes == 0 && values) store_global(plane.sign + index / 8, (u8)bits);
     }
     if (kLog && plane.nibble && values) store_bytes<(V > 1 ? V / 2 : 1)>(plane.nibble + index / 2, &r.nibble, (values + 1) / 2);
     if (WORD > 2 && plane.low && values) store_bytes<(kLowBytes ? kLowBytes : 1)>(plane.low + index * (WORD - 2), r.low, values * (WORD - 2));
@@ -134,7 +150,7 @@ __device__ __forceinline__ RawBytes load_raw(const Plane& plane, u64 index, int 
     RawBytes r = {};
     if (!values) return r;
     if constexpr (kRotated) load_bytes<V>(plane.mid + index, r.mid, values);
-    if (kLog && plane.sign) r.sign = *(const u8*)(plane.sign + index / 8) >> (lane % kSignLanes) * V & ((1 << (V < 8 ? V : 8)) - 1);
+    if (kLog && plane.sign) r.sign = load_global<u8>(plane.sign + index / 8) >> (lane % kSignLanes) * V & ((1 << (V < 8 ? V : 8)) - 1);
     else if (kLog && plane.flags & FLAG_SIGN_VALUE) r.sign = 0xFF;
     if (kLog && plane.nibble) load_bytes<(V > 1 ? V / 2 : 1)>(plane.nibble + index / 2, &r.nibble, (values + 1) / 2);
     if (WORD > 2 && plane.low) load_bytes<(kLowBytes ? kLowBytes : 1)>(plane.low + index * (WORD - 2), r.low, values * (WORD - 2));
@@ -174,7 +190,7 @@ __device__ __forceinline__ uint4 join(const Symbols& s, const RawBytes& r) {
 
 /* The lane's 16 bytes of a row of words, fewer where the plane ends */
 __device__ __forceinline__ uint4 load_row(u64 words, u64 index, int values) {
-    if (values == V) return *(const uint4*)(words + index * WORD);
+    if (values == V) return load_global<uint4>(words + index * WORD);
     u32 part[4] = {0, 0, 0, 0};
     for (int i = 0; i < values * WORD; i++) {
         u32 byte = ((const u8*)(words + index * WORD))[i];
@@ -185,7 +201,7 @@ __device__ __forceinline__ uint4 load_row(u64 words, u64 index, int values) {
     return make_uint4(part[0], part[1], part[2], part[3]);
 }
 __device__ __forceinline__ void store_row(u64 words, u64 index, int values, uint4 row) {
-    if (values == V) { *(uint4*)(words + index * WORD) = row; return; }
+    if (values == V) { store_global(words + index * WORD, row); return; }
     u32 part[4] = {row.x, row.y, row.z, row.w};
 #pragma unroll
     for (int i = 0; i < 16; i++)
@@ -222,7 +238,7 @@ struct Walk {
         Raw raw = {0, {0x80808080u, 0x80808080u}};
         if (local >= count) return raw;
         u32 row = __umulhi(local, reciprocal) >> shift;
-        raw.level = ((const u32*)levels)[row];
+        raw.level = load_global<u32>(levels + 4ull * row);
         if (columns) load_bytes<(V <= 8 ? V : 8)>(columns + local - row * cols, raw.columns, V <= 8 ? V : 8);
         return raw;
     }
