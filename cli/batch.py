@@ -1,5 +1,6 @@
 """One command over many inputs: an input that fails is reported and the rest go on."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -8,7 +9,7 @@ from typing import Any
 from nvckpt.cli import report
 from nvckpt.cli.console import Talk
 from nvckpt.cli.exits import Exit, UsageError
-from nvckpt.errors import KNOWN_ERRORS, sentence_of
+from nvckpt.errors import KNOWN_ERRORS, InvalidRequestError, sentence_of
 from nvckpt.files import PIPE, show
 
 Work = Callable[[str], dict[str, Any]]
@@ -57,3 +58,15 @@ def check_outputs(names: Sequence[str], output: str | None, to_stdout: bool, for
     if uses_stdout and not force and sys.stdout is not None and sys.stdout.isatty():
         raise UsageError("standard output is a terminal; redirect it, or use -f")
     return uses_stdout
+
+
+def check_inputs_survive(names: Sequence[str], default_output: Callable[[str], str]) -> None:
+    """UsageError when one input's output, under its default name, would replace another input."""
+    outputs: dict[str, str] = {}
+    for name in names:
+        with contextlib.suppress(InvalidRequestError):  # reported when its turn comes
+            outputs[os.path.realpath(default_output(name))] = name
+    for name in names:
+        maker = outputs.get(os.path.realpath(name))
+        if maker is not None and name != PIPE:
+            raise UsageError(f"the output of {show(maker)} would replace the input {show(name)}")

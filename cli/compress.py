@@ -28,7 +28,7 @@ def compress(
 ) -> Exit:
     """Compress checkpoints: FILE becomes FILE.nvckpt, and FILE is kept."""
     from nvckpt.codecs.registry import parse_level
-    from nvckpt.compression import CompressOptions, already_compressed
+    from nvckpt.compression import CompressOptions, already_compressed, default_output
     from nvckpt.compression import compress as run
 
     data_on_stdout = batch.check_outputs(files, output, stdout, force)
@@ -40,6 +40,8 @@ def compress(
     talk = Talk(quiet, verbose, json, results_to_stderr=data_on_stdout)
 
     default_name = output is None and not stdout
+    if default_name and force:
+        batch.check_inputs_survive(files, default_output)
 
     def one(name: str) -> dict[str, Any]:
         if default_name and not force and already_compressed(name):

@@ -23,12 +23,14 @@ def decompress(
     progress: options.Progress = None,
 ) -> Exit:
     """Restore files: FILE.nvckpt becomes FILE, identical to what was compressed."""
-    from nvckpt.decompression import DecompressOptions
+    from nvckpt.decompression import DecompressOptions, default_output
     from nvckpt.decompression import decompress as run
 
     data_on_stdout = batch.check_outputs(files, output, stdout, force)
     if data_on_stdout and not keep:
         raise UsageError("--rm needs an output file, not standard output")
+    if output is None and not stdout and force:
+        batch.check_inputs_survive(files, default_output)
     chosen = DecompressOptions(device, threads, force, remove=not keep)
     talk = Talk(quiet, verbose, json, results_to_stderr=data_on_stdout)
 

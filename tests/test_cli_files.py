@@ -562,3 +562,22 @@ def test_socket_is_refused(sh):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(os.path.relpath(sh.folder / "s"))
         assert "s: is not a regular file" in sh("compress", "s", check=1).err
+
+
+@pytest.mark.parametrize("names", [("a", "a.nvckpt"), ("a.nvckpt", "./a")])
+def test_force_does_not_replace_another_input(names, sh):
+    """What is still to be read, or was just written for another input, is not overwritten, even with -f."""
+    (sh.folder / "a").write_bytes(DATA)
+    sh("compress", "a", check=0)
+    before = (sh.folder / "a.nvckpt").read_bytes()
+    done = sh("compress", "-f", *names, check=2)
+    assert "would replace the input" in done.err
+    assert (sh.folder / "a.nvckpt").read_bytes() == before
+
+
+def test_force_does_not_restore_over_another_input(sh):
+    """The same on the way back."""
+    (sh.folder / "a").write_bytes(DATA)
+    sh("compress", "a", check=0)
+    sh("compress", "a.nvckpt", "-o", "a.nvckpt.nvckpt", check=0)
+    assert "would replace the input" in sh("decompress", "-f", "a.nvckpt.nvckpt", "a.nvckpt", check=2).err
