@@ -137,8 +137,8 @@ def _rowcol_pays(matrix: Words, row_levels: Quanta, column_offsets: Quanta, flat
     values = quantum(sample, layout).astype(np.int64)
     flat = 1 + int((np.abs(values - flat_base) * present).sum())
     fitted = 1 + int((np.abs(values - row_levels[chosen, None] - column_offsets) * present).sum())
-    gain = rows * cols * (log256(flat) - log256(fitted))
-    return gain > 256 * 8 * (rows + cols) + 5 * rows * cols
+    gain: int = rows * cols * (log256(flat) - log256(fitted))
+    return bool(gain > 256 * 8 * (rows + cols) + 5 * rows * cols)
 
 
 def _every_16th_run(words: Words) -> npt.NDArray[np.int64]:

@@ -26,4 +26,5 @@ def replace_quantum(words: Words, value: npt.NDArray[np.int32], layout: Layout) 
     shift = 8 * words.dtype.itemsize - 16 + (7 if layout == Layout.ROTATED else 4)
     mask = (1 << QUANTUM_BITS[layout]) - 1
     kept = words & words.dtype.type(~(mask << shift) & ((1 << 8 * words.dtype.itemsize) - 1))
-    return kept | (value & mask).astype(words.dtype) << words.dtype.type(shift)
+    replaced: Words = kept | (value & mask).astype(words.dtype) << words.dtype.type(shift)
+    return replaced

@@ -12,6 +12,7 @@ import numpy as np
 from nvckpt.codecs.base import Buffer
 from nvckpt.codecs.errors import CorruptChunkError
 from nvckpt.codecs.float_decisions import Choices, Entry, choose
+from nvckpt.codecs.float_quantum import Words
 from nvckpt.codecs.float_spec import (
     END_SIZE,
     HEADER_SIZE,
@@ -25,7 +26,6 @@ from nvckpt.codecs.float_spec import (
     align,
 )
 from nvckpt.codecs.float_words import (
-    Words,
     join_words,
     patched,
     predicted,

@@ -1,8 +1,11 @@
 """Codecs by name and by id, what this machine lacks for the others, and their levels."""
 
+from typing import get_args
+
 from nvckpt.codecs.base import Codec
 from nvckpt.codecs.errors import CodecUnavailableError, InvalidLevelError, UnknownCodecError, UnknownNameError
 from nvckpt.codecs.float_codec import Float
+from nvckpt.codecs.float_spec import LevelName
 from nvckpt.codecs.standard import Deflate, Gzip, Lz4, Snappy, Zstd
 from nvckpt.codecs.store import Store
 
@@ -22,9 +25,9 @@ _LEVELS = {
     "deflate": (range(1, 10), {"fast": 1, "default": 6, "max": 9}),
     "gzip": (range(1, 10), {"fast": 1, "default": 6, "max": 9}),
 }
-LEVEL_NAMES = ("fast", "default", "max")
+LEVEL_NAMES: tuple[LevelName, ...] = get_args(LevelName)
 
-Level = str | int
+Level = LevelName | int
 """One of LEVEL_NAMES, or a codec's own number."""
 
 
@@ -69,8 +72,9 @@ def name_of(codec_id: int) -> str:
 
 def parse_level(text: str) -> Level:
     """A level as typed: a name or a number."""
-    if text in LEVEL_NAMES:
-        return text
+    for name in LEVEL_NAMES:
+        if text == name:
+            return name
     if text.isascii() and text.isdigit():
         return int(text)
     raise InvalidLevelError(f"unknown level '{text}': choose fast, default, max or a number")
