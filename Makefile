@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types check samples golden clean
+.PHONY: help demo test quick lint types check samples golden bench-cpu clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/installed ## install, compress and restore the sample checkpoints, and compare every byte
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash sample_data/demo.sh
@@ -34,6 +34,9 @@ check: lint types test ## all of the above checks
 
 samples: $(VENV)/developing ## train the sample models anew (about two minutes; other bits on another machine)
 	$(BIN)/python sample_data/make_samples.py
+
+bench-cpu: $(VENV)/developing ## measure the float codec on this CPU against what else is installed in .venv
+	$(BIN)/python sample_data/bench_cpu.py
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .typing .demo build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -181,6 +181,16 @@ static void join_rotated(const uint8_t *restrict symbols, const uint8_t *restric
         tops[i] = (uint16_t)(symbols[i] << 7 | mid[i] >> 1 | (uint16_t)(mid[i] << 15));
 }
 
+/* Two words at a time, without their signs */
+static void join_pairs(const uint8_t *symbols, const uint8_t *restrict nibbles, size_t pairs, uint16_t *restrict tops) {
+    const float_u16 *two = (const float_u16 *)symbols;
+    float_u32 *out = (float_u32 *)tops;
+    for (size_t i = 0; i < pairs; i++) {
+        uint32_t symbol = two[i], nibble = nibbles[i];
+        out[i] = (symbol & 0xFF) << 4 | (symbol & 0xFF00) << 12 | (nibble & 15) | (nibble & 0xF0) << 12;
+    }
+}
+
 static void join_log(const uint8_t *symbols, const uint8_t *signs, const uint8_t *nibbles, size_t count,
                      uint16_t *tops) {
     size_t i = 0;
@@ -198,12 +208,8 @@ static void join_log(const uint8_t *symbols, const uint8_t *signs, const uint8_t
         _mm256_storeu_si256((__m256i *)(tops + i), top);
     }
 #endif
+    join_pairs(symbols + i, nibbles + i / 2, (count - i) / 2, tops + i);
     for (; i + 8 <= count; i += 8) {
-        for (size_t k = 0; k < 4; k++) {
-            uint32_t pair = nibbles[i / 2 + k];
-            tops[i + 2 * k] = (uint16_t)(symbols[i + 2 * k] << 4 | (pair & 15));
-            tops[i + 2 * k + 1] = (uint16_t)(symbols[i + 2 * k + 1] << 4 | pair >> 4);
-        }
         for (int half = 0; half < 2; half++) {
             /* Bit k of four goes to bit 16 k, then to the sign's place. */
             uint64_t four = signs[i / 8] >> 4 * half & 15;

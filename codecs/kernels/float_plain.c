@@ -2,59 +2,108 @@
 #include "float_cpu.h"
 #include "float_loops.h"
 
-/* Both directions avoid branches that depend on data: a mispredicted one costs more than the step. */
-uint32_t float_encode_rows(const uint8_t *symbols, size_t count, int lane_values, size_t first, size_t last,
-                           const float_coding *coding, uint32_t *states, uint16_t *words, uint32_t position,
-                           uint8_t *flagged) {
-    size_t row_size = (size_t)FLOAT_LANES * (size_t)lane_values;
-    for (size_t row = last; row-- > first;) {
-        const uint8_t *place = symbols + row * row_size;
-        size_t inside = float_least(row_size, count - row * row_size);
-        uint32_t seen = 0;
-        for (int column = lane_values; column-- > 0;) {
-            for (size_t lane = 0; lane < FLOAT_LANES; lane++) {
-                size_t index = lane * (size_t)lane_values + (size_t)column;
-                if (index >= inside) break;
-                float_coding code = coding[place[index]];
-                uint32_t x = states[lane], frequency = code.packed & 4095;
-                uint32_t leaves = x >= frequency << 19;
-                words[position] = (uint16_t)x;
-                position += leaves;
-                x >>= leaves << 4;
-                uint32_t quotient = (uint32_t)((uint64_t)x * code.reciprocal >> 32) >> (code.packed >> 25 & 15);
-                states[lane] = x + (code.packed >> 12 & 0x1FFF) + quotient * (FLOAT_PROBABILITY_SUM - frequency);
-                seen |= code.packed;
-            }
+/* All bits set if x is negative as a signed number. Compilers make two set instructions or a branch of a comparison. */
+FLOAT_INLINE uint32_t sign_mask(uint32_t x) { return (uint32_t)((int32_t)x >> 31); }
+
+/* Both directions avoid branches that depend on data: a mispredicted one costs more than the step. `inside` is the
+ * number of symbols in the row, known to the compiler for all rows but the last. */
+FLOAT_INLINE uint32_t encode_row(const uint8_t *symbols, const size_t lane_values, const size_t inside,
+                                 const float_coding *coding, uint32_t states[FLOAT_LANES], uint16_t *words,
+                                 uint32_t position, uint8_t *flag) {
+    uint32_t seen = 0;
+    for (size_t column = lane_values; column-- > 0;) {
+#pragma GCC unroll 8
+        for (size_t lane = 0; lane < FLOAT_LANES; lane++) {
+            if (lane * lane_values + column >= inside) continue;
+            float_coding code = coding[symbols[lane * lane_values + column]];
+            uint32_t x = states[lane], frequency = code.packed & 4095;
+            uint32_t leaves = sign_mask((frequency << 19) - 1 - x);
+            words[position] = (uint16_t)x;
+            position -= leaves;
+            x >>= leaves & 16;
+            uint32_t quotient = (uint32_t)((uint64_t)x * code.reciprocal >> 32) >> (code.packed >> 25 & 15);
+            states[lane] = x + (code.packed >> 12 & 0x1FFF) + quotient * (FLOAT_PROBABILITY_SUM - frequency);
+            seen |= code.packed;
         }
-        flagged[row] = (uint8_t)(seen >> 31);
     }
+    *flag = (uint8_t)(seen >> 31);
     return position;
 }
 
 /* Lanes are taken in descending order, so that the words are read one by one from the end. A step takes 32 words at
  * most, and the 128 bytes of states lie before them: a position is checked once a step, before the next one. */
-int64_t float_decode_rows(const uint8_t *words, int64_t position, size_t count, int lane_values, size_t first,
-                          const uint32_t *slots, uint32_t *states, uint8_t *symbols) {
-    size_t row_size = (size_t)FLOAT_LANES * (size_t)lane_values;
-    for (size_t row = first; row * row_size < count; row++) {
-        uint8_t *place = symbols + row * row_size;
-        size_t inside = float_least(row_size, count - row * row_size);
-        for (size_t column = 0; column < (size_t)lane_values; column++) {
-            if (position < 0) return position;
-            for (size_t lane = FLOAT_LANES; lane-- > 0;) {
-                size_t index = lane * (size_t)lane_values + column;
-                if (index >= inside) continue;
-                uint32_t x = states[lane], entry = slots[x & (FLOAT_PROBABILITY_SUM - 1)];
-                x = (entry >> 20) * (x >> FLOAT_PROBABILITY_BITS) + (entry >> 8 & 4095);
-                uint32_t next = ((const float_u16 *)words)[position - 1];
-                uint32_t takes = x < FLOAT_STATE_LOW;
-                position -= takes;
-                states[lane] = x << (takes << 4) | (next & (0u - takes));
-                place[index] = (uint8_t)entry;
-            }
+FLOAT_INLINE int64_t decode_row(const uint8_t *words, int64_t position, const size_t lane_values, const size_t inside,
+                                const uint32_t *slots, uint32_t states[FLOAT_LANES], uint8_t *symbols) {
+    for (size_t column = 0; column < lane_values; column++) {
+        if (position < 0) return position;
+#pragma GCC unroll 8
+        for (size_t lane = FLOAT_LANES; lane-- > 0;) {
+            size_t index = lane * lane_values + column;
+            if (index >= inside) continue;
+            uint32_t x = states[lane], entry = slots[x & (FLOAT_PROBABILITY_SUM - 1)];
+            x = (entry >> 20) * (x >> FLOAT_PROBABILITY_BITS) + (entry >> 8 & 4095);
+            uint32_t next = ((const float_u16 *)words)[position - 1];
+            uint32_t takes = sign_mask(x - FLOAT_STATE_LOW);
+            position += (int32_t)takes;
+            states[lane] = x << (takes & 16) | (next & takes);
+            symbols[index] = (uint8_t)entry;
         }
     }
     return position;
+}
+
+FLOAT_INLINE uint32_t encode_rows(const uint8_t *symbols, size_t count, const size_t lane_values, size_t first,
+                                  size_t last, const float_coding *coding, uint32_t *states, uint16_t *words,
+                                  uint32_t position, uint8_t *flagged) {
+    const size_t row_size = FLOAT_LANES * lane_values;
+    uint32_t x[FLOAT_LANES]; /* a copy that nothing can point to, so that it need not be read again */
+    memcpy(x, states, sizeof x);
+    for (size_t row = last; row-- > first;) {
+        const uint8_t *place = symbols + row * row_size;
+        size_t inside = count - row * row_size;
+        if (inside >= row_size)
+            position = encode_row(place, lane_values, row_size, coding, x, words, position, &flagged[row]);
+        else
+            position = encode_row(place, lane_values, inside, coding, x, words, position, &flagged[row]);
+    }
+    memcpy(states, x, sizeof x);
+    return position;
+}
+
+FLOAT_INLINE int64_t decode_rows(const uint8_t *words, int64_t position, size_t count, const size_t lane_values,
+                                 size_t first, const uint32_t *slots, uint32_t *states, uint8_t *symbols) {
+    const size_t row_size = FLOAT_LANES * lane_values;
+    uint32_t x[FLOAT_LANES];
+    memcpy(x, states, sizeof x);
+    for (size_t row = first; row * row_size < count && position >= 0; row++) {
+        uint8_t *place = symbols + row * row_size;
+        size_t inside = count - row * row_size;
+        if (inside >= row_size) position = decode_row(words, position, lane_values, row_size, slots, x, place);
+        else position = decode_row(words, position, lane_values, inside, slots, x, place);
+    }
+    memcpy(states, x, sizeof x);
+    return position;
+}
+
+uint32_t float_encode_rows(const uint8_t *symbols, size_t count, int lane_values, size_t first, size_t last,
+                           const float_coding *coding, uint32_t *states, uint16_t *words, uint32_t position,
+                           uint8_t *flagged) {
+    switch (lane_values) {
+    case 2: return encode_rows(symbols, count, 2, first, last, coding, states, words, position, flagged);
+    case 4: return encode_rows(symbols, count, 4, first, last, coding, states, words, position, flagged);
+    case 8: return encode_rows(symbols, count, 8, first, last, coding, states, words, position, flagged);
+    default: return encode_rows(symbols, count, 16, first, last, coding, states, words, position, flagged);
+    }
+}
+
+int64_t float_decode_rows(const uint8_t *words, int64_t position, size_t count, int lane_values, size_t first,
+                          const uint32_t *slots, uint32_t *states, uint8_t *symbols) {
+    switch (lane_values) {
+    case 2: return decode_rows(words, position, count, 2, first, slots, states, symbols);
+    case 4: return decode_rows(words, position, count, 4, first, slots, states, symbols);
+    case 8: return decode_rows(words, position, count, 8, first, slots, states, symbols);
+    default: return decode_rows(words, position, count, 16, first, slots, states, symbols);
+    }
 }
 
 static uint32_t encode(const uint8_t *symbols, size_t count, int lane_values, const float_coding *coding,
