@@ -11,7 +11,7 @@ KERNELS = Path(__file__).parent / "kernels"
 THREADS = 128
 
 _DECODE_SHARED = 4 * (4096 + 4 * 640 + 16)
-_ENCODE_FIXED = 4 * (516 + 104 + 16 + 4 * 64)
+_ENCODE_FIXED = 4 * (516 + 104 + 32 + 4 * 64)
 
 # Per (word, layout): resident thread blocks a multiprocessor for encoding, bytes of words staged a warp, and resident
 # blocks for decoding. Measured on an H200 (sample_data/runs).

@@ -168,7 +168,8 @@ class _Run:
             items[:, 0] = chosen[items[:, 0]]
             lists[kind] = items
         grids = {kind: min(len(lists[kind]), device.resident(*kind)) for kind in kinds}
-        slots = device.empty(max([grids[k] * 4 * CHUNK * (2 if k[1] == Layout.LOG else 1) for k in kinds], default=0))
+        areas = [2 * grids[k] * (4 * CHUNK * (2 if k[1] == Layout.LOG else 1) + 512) for k in kinds]
+        slots = device.empty(max(areas, default=0))
         self._kept += [planes, self._infos, slots]
         for number, kind in enumerate(kinds):
             items = device.upload(lists[kind])

@@ -210,18 +210,18 @@ __device__ __forceinline__ Symbols stored_row(const u8* stored, u32 at, int valu
 }
 
 template <bool FULL, bool PREDICT>
-__device__ __forceinline__ void decode_chunk(const Plane& plane, Decoder& decoder, u64 first, u32 length, int only,
+__device__ __forceinline__ void decode_chunk(const Plane& chunk, Decoder& decoder, u64 first, u32 length, int only,
                                              const u8* stored, bool zeros, int lane) {
     int steps = FULL ? kRows / kStep : (length + kRow * kStep - 1) / (kRow * kStep);
     RawBytes next[kStep];
     Walk::Raw next_levels[kStep];
     Walk walk;
     u32 at = lane * V;
-    if (PREDICT) walk.begin(plane, first + at);
+    if (PREDICT) walk.begin(chunk, first + at);
     auto fetch = [&](u32 from) {
 #pragma unroll
         for (int u = 0; u < kStep; u++) {
-            next[u] = load_raw(plane, first + from + u * kRow, FULL ? V : values_at(from + u * kRow, length), lane);
+            next[u] = load_raw(chunk, from + u * kRow, FULL ? V : values_at(from + u * kRow, length), lane);
             if (PREDICT) next_levels[u] = walk.load(), walk.forward();
         }
     };
@@ -247,7 +247,7 @@ __device__ __forceinline__ void decode_chunk(const Plane& plane, Decoder& decode
             }
             uint4 row = join(s, raw[u]);
             if (PREDICT && zeros && has_symbol_zero(moved)) row = restore_zeros(row, moved);
-            if (values) store_row(plane.words, first + at + u * kRow, values, row);
+            if (values) store_row(chunk.words, at + u * kRow, values, row);
         }
     }
 }
@@ -345,8 +345,9 @@ __device__ __forceinline__ u32 decode_block(const Plane& plane, const Plane* lis
     }
     int only = raw ? kStored : one_symbol ? (int)misc[MISC_ONLY] : kCoded;
     bool zeros = kLog && (one_symbol ? only == 0 : (slots[0] >> 12 & 255) == 0);
-    if (length == FLOAT_CHUNK) decode_chunk<true, PREDICT>(plane, decoder, first, length, only, record, zeros, lane);
-    else decode_chunk<false, PREDICT>(plane, decoder, first, length, only, record, zeros, lane);
+    const Plane chunk = plane_from(plane, first);
+    if (length == FLOAT_CHUNK) decode_chunk<true, PREDICT>(chunk, decoder, first, length, only, record, zeros, lane);
+    else decode_chunk<false, PREDICT>(chunk, decoder, first, length, only, record, zeros, lane);
     if (only == kCoded && (decoder.left(lane) || decoder.x != FLOAT_STATE_LOW)) error |= ERROR_END;
     __syncwarp();
     if (exceptions) place_exceptions(listed, record, exceptions, first, length, errors, lane);

@@ -187,23 +187,30 @@ template <class T> __device__ __forceinline__ void store_global(u64 to, T v) { *
  * Only the status word itself is passed on, so relaxed order is enough. */
 constexpr u32 kLength = 1u << 30, kEnd = 2u << 30, kStatusValue = kLength - 1;
 
+__device__ __forceinline__ void publish(u32* status, u32 block, u32 chain, u32 length) {
+    store_relaxed(status + block, (block == chain ? kEnd : kLength) | length);
+}
+
+/* After publishing: the lengths before a block, added up by one warp. Eight groups of 32 are asked for at once. */
 __device__ __forceinline__ u32 look_back(u32* status, u32 block, u32 chain, u32 length, int lane) {
-    if (block == chain) {
-        if (lane == 0) store_relaxed(status + block, kEnd | length);
-        return 0;
-    }
-    if (lane == 0) store_relaxed(status + block, kLength | length);
+    constexpr int kGroups = 8;
+    if (block == chain) return 0;
     u32 before = 0;
-    for (i64 last = (i64)block - 1;; last -= 32) {
-        i64 mine = last - lane;
-        u32 v = kEnd;
-        do {
-            if (mine >= (i64)chain) v = load_relaxed(status + mine);
-        } while (__any_sync(kAllLanes, v >> 30 == 0));
-        u32 ends = __ballot_sync(kAllLanes, v >> 30 == 2);
-        int stop = ends ? __ffs(ends) - 1 : 31;
-        before += warp_sum(lane <= stop ? v & kStatusValue : 0);
-        if (ends) break;
+    bool found = false;
+    for (i64 last = (i64)block - 1 - lane; !found; last -= 32 * kGroups) {
+        u32 v[kGroups];
+#pragma unroll
+        for (int k = 0; k < kGroups; k++) v[k] = last - 32 * k >= (i64)chain ? load_relaxed(status + (last - 32 * k)) : kEnd;
+#pragma unroll
+        for (int k = 0; k < kGroups; k++) {
+            if (found) continue;
+            while (__any_sync(kAllLanes, v[k] >> 30 == 0))
+                if (v[k] >> 30 == 0) v[k] = load_relaxed(status + (last - 32 * k));
+            u32 ends = __ballot_sync(kAllLanes, v[k] >> 30 == 2);
+            int stop = ends ? __ffs(ends) - 1 : 31;
+            before += warp_sum(lane <= stop ? v[k] & kStatusValue : 0);
+            found = ends != 0;
+        }
     }
     if (lane == 0) store_relaxed(status + block, kEnd | (before + length));
     return before;

@@ -4,7 +4,7 @@
 #include "float_device.cuh"
 
 constexpr int kTileThreads = 256, kTileRounds = 8, kTile = kTileThreads * kTileRounds;
-constexpr int kTileWarps = kTileThreads / 32, kGroups = kTile / 32;
+constexpr int kTileWarps = kTileThreads / 32, kTileGroups = kTile / 32;
 
 /* One stream's words; `bitmap` is 0 where zeros stay */
 struct Transform {
@@ -44,6 +44,7 @@ __device__ __forceinline__ void place_groups(u32* groups, u32* before, u32* stat
         u32 a = groups[2 * lane], b = groups[2 * lane + 1], scan = warp_scan(a + b, lane);
         u32 total = __shfl_sync(kAllLanes, scan, 31);
         groups[2 * lane] = scan - a - b, groups[2 * lane + 1] = scan - b;
+        if (lane == 0) publish(status, tile, chain, total);
         u32 place = look_back(status, tile, chain, total, lane);
         if (lane == 0) before[0] = place, before[1] = total;
     }
@@ -52,7 +53,7 @@ __device__ __forceinline__ void place_groups(u32* groups, u32* before, u32* stat
 
 extern "C" __global__ void __launch_bounds__(kTileThreads)
 transform_words(const Transform* all, u32 count, u32* ticket, u32* status) {
-    __shared__ u32 groups[kGroups], before[2], taken;
+    __shared__ u32 groups[kTileGroups], before[2], taken;
     if (threadIdx.x == 0) taken = atomicAdd(ticket, 1u);
     __syncthreads();
     const Transform t = transform_of(all, count, taken);
@@ -81,7 +82,7 @@ transform_words(const Transform* all, u32 count, u32* ticket, u32* status) {
 
 extern "C" __global__ void __launch_bounds__(kTileThreads)
 restore_words(const Transform* all, u32 count, u32* ticket, u32* status, u32* errors) {
-    __shared__ u32 groups[kGroups], before[2], taken;
+    __shared__ u32 groups[kTileGroups], before[2], taken;
     if (threadIdx.x == 0) taken = atomicAdd(ticket, 1u);
     __syncthreads();
     const Transform t = transform_of(all, count, taken);

@@ -133,8 +133,19 @@ template <int ALL> __device__ __forceinline__ void load_bytes(u64 from, u32* to,
 /* Lanes that share a byte of the sign plane: 1, 2 or 4 */
 constexpr int kSignLanes = V >= 8 ? 1 : 8 / V;
 
-/* `index` is that of the lane's first word in the plane, `values` how many of its V words exist. All lanes take part. */
-__device__ __forceinline__ void store_raw(const Plane& plane, u64 index, int values, int lane, const RawBytes& r) {
+/* The plane from a word on, a multiple of 8 */
+__device__ __forceinline__ Plane plane_from(const Plane& plane, u64 first) {
+    Plane rest = plane;
+    rest.words += first * WORD;
+    rest.mid += first;
+    if (rest.sign) rest.sign += first / 8;
+    if (rest.nibble) rest.nibble += first / 2;
+    if (rest.low) rest.low += first * (WORD > 2 ? WORD - 2 : 0);
+    return rest;
+}
+
+/* `index` is that of the lane's first word from the plane's begin, `values` how many of its V words exist. All lanes take part. */
+__device__ __forceinline__ void store_raw(const Plane& plane, u32 index, int values, int lane, const RawBytes& r) {
     if constexpr (kRotated)
         if (values) store_bytes<V>(plane.mid + index, r.mid, values);
     if (kLog && plane.sign) {
@@ -144,16 +155,16 @@ __device__ __forceinline__ void store_raw(const Plane& plane, u64 index, int val
         if (lane % kSignLanes == 0 && values) store_global(plane.sign + index / 8, (u8)bits);
     }
     if (kLog && plane.nibble && values) store_bytes<(V > 1 ? V / 2 : 1)>(plane.nibble + index / 2, &r.nibble, (values + 1) / 2);
-    if (WORD > 2 && plane.low && values) store_bytes<(kLowBytes ? kLowBytes : 1)>(plane.low + index * (WORD - 2), r.low, values * (WORD - 2));
+    if (WORD > 2 && plane.low && values) store_bytes<(kLowBytes ? kLowBytes : 1)>(plane.low + index * (u32)(WORD - 2), r.low, values * (WORD - 2));
 }
-__device__ __forceinline__ RawBytes load_raw(const Plane& plane, u64 index, int values, int lane) {
+__device__ __forceinline__ RawBytes load_raw(const Plane& plane, u32 index, int values, int lane) {
     RawBytes r = {};
     if (!values) return r;
     if constexpr (kRotated) load_bytes<V>(plane.mid + index, r.mid, values);
     if (kLog && plane.sign) r.sign = load_global<u8>(plane.sign + index / 8) >> (lane % kSignLanes) * V & ((1 << (V < 8 ? V : 8)) - 1);
     else if (kLog && plane.flags & FLAG_SIGN_VALUE) r.sign = 0xFF;
     if (kLog && plane.nibble) load_bytes<(V > 1 ? V / 2 : 1)>(plane.nibble + index / 2, &r.nibble, (values + 1) / 2);
-    if (WORD > 2 && plane.low) load_bytes<(kLowBytes ? kLowBytes : 1)>(plane.low + index * (WORD - 2), r.low, values * (WORD - 2));
+    if (WORD > 2 && plane.low) load_bytes<(kLowBytes ? kLowBytes : 1)>(plane.low + index * (u32)(WORD - 2), r.low, values * (WORD - 2));
     return r;
 }
 
@@ -189,7 +200,7 @@ __device__ __forceinline__ uint4 join(const Symbols& s, const RawBytes& r) {
 }
 
 /* The lane's 16 bytes of a row of words, fewer where the plane ends */
-__device__ __forceinline__ uint4 load_row(u64 words, u64 index, int values) {
+__device__ __forceinline__ uint4 load_row(u64 words, u32 index, int values) {
     if (values == V) return load_global<uint4>(words + index * WORD);
     u32 part[4] = {0, 0, 0, 0};
     for (int i = 0; i < values * WORD; i++) {
@@ -200,7 +211,7 @@ __device__ __forceinline__ uint4 load_row(u64 words, u64 index, int values) {
     }
     return make_uint4(part[0], part[1], part[2], part[3]);
 }
-__device__ __forceinline__ void store_row(u64 words, u64 index, int values, uint4 row) {
+__device__ __forceinline__ void store_row(u64 words, u32 index, int values, uint4 row) {
     if (values == V) { store_global(words + index * WORD, row); return; }
     u32 part[4] = {row.x, row.y, row.z, row.w};
 #pragma unroll
