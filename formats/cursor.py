@@ -42,14 +42,20 @@ class Cursor:
 
     def byte(self) -> int:
         """Return the next byte."""
-        if self.left < 1:
-            raise CorruptArchiveError("a header or the index ends in the middle of a field")
+        try:
+            value = self.data[self.position]
+        except IndexError:
+            raise CorruptArchiveError("a header or the index ends in the middle of a field") from None
         self.position += 1
-        return self.data[self.position - 1]
+        return value
 
     def varint(self) -> int:
         """Return a LEB128 number below 2^64."""
-        value = shift = 0
+        value = self.byte()
+        if value < 0x80:
+            return value
+        value &= 0x7F
+        shift = 7
         while True:
             byte = self.byte()
             value |= (byte & 0x7F) << shift
