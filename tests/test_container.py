@@ -88,7 +88,8 @@ def segment_lists(draw):
     segments, position = [], 0
     for _ in range(draw(st.integers(0, 8))):
         length = draw(st.integers(1, 60))
-        if draw(st.booleans()):
+        after_opaque = bool(segments) and segments[-1].dtype is None
+        if not after_opaque and draw(st.booleans()):
             segments.append(Segment(position, length))
         else:
             dtype = draw(st.sampled_from(list(dtypes.BY_ID.values())))
