@@ -6,6 +6,7 @@ Blocks are those that `nvckpt compress` would make, joined to frames of 16 MiB a
 interleaved: in each one every method encodes and decodes everything once, so a disturbance meets all of them; medians
 are shown. Every round trip is compared. zipnn, lmz (package lmzip), pcodec and zstandard take part where they can be
 imported. The NumPy oracle and zstd -19 are slow and get a sample of one MiB and of four.
+On a machine that others use, the rates by CPU second are those to compare.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from nvckpt.plan import windows
 
 FRAME = 16 << 20
 HERE = Path(__file__).parent
+RATES = ("encode_gb_s", "decode_gb_s", "encode_gb_cpu_s", "decode_gb_cpu_s")
 
 
 @dataclass(frozen=True)
@@ -218,43 +220,48 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Rows of one group, printed as they are known."""
     inputs = {method.name: sample(frames, method.size) for method in methods}
-    seconds: dict[str, list[tuple[float, float]]] = {method.name: [] for method in methods}
+    seconds: dict[str, list[tuple[float, ...]]] = {method.name: [] for method in methods}
     coded_size: dict[str, int] = {}
     with ThreadPoolExecutor(options.threads) as pool:
         for number in range(options.rounds):
             for method in methods:
-                if number and sum(seconds[method.name][0]) > 20:
+                if number and sum(seconds[method.name][0][:2]) > 20:
                     continue
                 run = pool.map if method.pool else map
                 coded_size[method.name], spent = once(method, inputs[method.name], run, verify=number == 0)
                 seconds[method.name].append(spent)
     rows = []
-    print(f"{'/'.join(key):<22}{'ratio':>8}{'encode':>9}{'decode':>9}  GB/s")
+    print(
+        f"{'/'.join(key):<22}{'ratio':>8}{'encode':>9}{'decode':>9}  GB/s {'encode':>9}{'decode':>9}  GB a CPU second"
+    )
     for method in methods:
         size = sum(len(f.data) for f in inputs[method.name])
-        encode, decode = (size / statistics.median(times) / 1e9 for times in zip(*seconds[method.name], strict=True))
-        ratio = size / coded_size[method.name]
-        print(f"  {method.name:<20}{ratio:>8.3f}{encode:>9.3f}{decode:>9.3f}")
+        rates = [size / statistics.median(times) / 1e9 for times in zip(*seconds[method.name], strict=True)]
+        wall, processor = (" ".join(f"{rate:>8.3f}" for rate in part) for part in (rates[:2], rates[2:]))
+        print(f"  {method.name:<20}{size / coded_size[method.name]:>8.3f} {wall}       {processor}")
         rows.append(
             {"group": key[0], "kind": key[1], "method": method.name, "bytes": size, "coded": coded_size[method.name]}
-            | {"encode_gb_s": encode, "decode_gb_s": decode, "seconds": seconds[method.name]}
+            | dict(zip(RATES, rates, strict=True))
+            | {"seconds": seconds[method.name]}
         )
     print(flush=True)
     return rows
 
 
-def once(method: Method, frames: list[Frame], run: Any, *, verify: bool) -> tuple[int, tuple[float, float]]:
-    """Coded bytes, and the seconds of encoding and of decoding all frames."""
+def once(method: Method, frames: list[Frame], run: Any, *, verify: bool) -> tuple[int, tuple[float, ...]]:
+    """Coded bytes, and the seconds of encoding and of decoding all frames: elapsed, then of all threads' processors."""
     inputs = [Frame(bytes(bytearray(f.data)), f.spec) for f in frames] if method.spoils else frames
-    started = time.perf_counter()
+    clocks = time.perf_counter, time.process_time
+    started = [clock() for clock in clocks]
     coded = list(run(method.encode, inputs))
-    middle = time.perf_counter()
+    middle = [clock() for clock in clocks]
     back = list(run(method.decode, coded, frames))
-    ended = time.perf_counter()
+    ended = [clock() for clock in clocks]
     if verify and any(bytes(b) != f.data for b, f in zip(back, frames, strict=True)):
         raise SystemExit(f"{method.name} did not give the bytes back")
     size = sum(len(c[0]) if isinstance(c, tuple) else len(c) for c in coded)
-    return size, (middle - started, ended - middle)
+    spent = [(b - a, c - b) for a, b, c in zip(started, middle, ended, strict=True)]
+    return size, (*spent[0], *spent[1])
 
 
 def describe(options: argparse.Namespace, methods: list[Method]) -> dict[str, Any]:
