@@ -42,7 +42,7 @@ TAIL = _struct("source target", "size reserved")
 
 MATRICES_IN_GROUPS, MATRICES_ZERO_HAS_SYMBOL, MATRICES_ROWCOL = 1, 2, 4
 SEEN_SIGN, SEEN_NO_SIGN, SEEN_NIBBLE, SEEN_LOW = 1, 2, 4, 8
-TILE, BYTE_TILE = 2048, 4096
+TILE, BYTE_TILE = 4096, 4096
 
 
 def firsts(counts: list[int]) -> list[int]:

@@ -99,6 +99,7 @@ __device__ __forceinline__ void code_row(Coder& coder, const Symbols& s, u32 at,
 #pragma unroll
         for (int i = 0; i < V; i++) {
             uint2 mine = FULL || i < values ? e[i] : make_uint2(0, 0);
+            if (!__any_sync(kAllLanes, mine.y & kLookCloser)) continue;
             uint4 found = look_closer<PREDICT>(at + i, symbol_index(s, i), mine, coder.exceptions);
             e[i] = make_uint2(found.x, found.y);
             coder.exceptions = found.z;

@@ -11,7 +11,7 @@
 #define DECODE_BLOCKS 8
 #endif
 
-constexpr int kStep = WORD == 4 ? 4 : WORD == 1 ? 1 : 2;
+constexpr int kStep = WORD == 4 && !kLog ? 4 : WORD == 1 ? 1 : 2;
 constexpr int kRing = 2048, kPiece = 512; /* bytes; the top piece is kept a second time below the ring */
 constexpr int kSlots = FLOAT_PROBABILITY_SUM, kMisc = 16;
 constexpr int kRingWords = (kRing + kPiece) / 4;
@@ -221,8 +221,8 @@ __device__ __forceinline__ void decode_chunk(const Plane& chunk, Decoder& decode
     auto fetch = [&](u32 from) {
 #pragma unroll
         for (int u = 0; u < kStep; u++) {
-            next[u] = load_raw(chunk, from + u * kRow, FULL ? V : values_at(from + u * kRow, length), lane);
-            if (PREDICT) next_levels[u] = walk.load(), walk.forward();
+            next[u] = load_raw(chunk, from + u * kRow, FULL ? V : values_at(from + u * kRow, length));
+            if (PREDICT) next_levels[u] = walk.load(), walk.forward(kRow);
         }
     };
     fetch(at);
@@ -245,7 +245,7 @@ __device__ __forceinline__ void decode_chunk(const Plane& chunk, Decoder& decode
 #pragma unroll
                 for (int i = 0; i < kPairs; i++) s.t[i] = (s.t[i] + (levels[u][i] & kQuantumMask)) & kQuantumMask;
             }
-            uint4 row = join(s, raw[u]);
+            uint4 row = join(s, raw[u], lane);
             if (PREDICT && zeros && has_symbol_zero(moved)) row = restore_zeros(row, moved);
             if (values) store_row(chunk.words, at + u * kRow, values, row);
         }

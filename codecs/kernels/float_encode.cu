@@ -110,8 +110,15 @@ __device__ __noinline__ void place_record(const Pending* pending, const u8* area
         write_raw_chunk(&plane, record + place, first, length < FLOAT_CHUNK ? (u32)length : FLOAT_CHUNK, lane);
         return;
     }
-#pragma unroll 4
-    for (u32 i = lane; i < size / 16; i += 32) ((uint4*)(record + place))[i] = from[i];
+    u32 i = lane;
+    for (; i + 7 * 32 < size / 16; i += 8 * 32) {
+        uint4 part[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++) part[k] = from[i + 32 * k];
+#pragma unroll
+        for (int k = 0; k < 8; k++) ((uint4*)(record + place))[i + 32 * k] = part[k];
+    }
+    for (; i < size / 16; i += 32) ((uint4*)(record + place))[i] = from[i];
 }
 
 /* Codes a block into its area, publishes its length, and notes in `pending` what is to be placed */

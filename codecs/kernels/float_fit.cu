@@ -240,6 +240,7 @@ sample_words(const FitStream* streams, const Sample* samples, u32 count, Seen* s
     u32 zeros = 0, exceptions = 0, all = 0, nonzero = 0;
     constexpr u32 kFlight = 4;
     Word flight[kFlight][V];
+    const Entry* known = 0;
     for (u32 k = 0; k < sample.count; k++) {
         if (k % kFlight == 0) {
 #pragma unroll
@@ -257,7 +258,20 @@ sample_words(const FitStream* streams, const Sample* samples, u32 count, Seen* s
 #pragma unroll
             for (int i = 0; i < V; i++)
                 if (k % kFlight == u) w[i] = flight[u][i];
-        const Entry* e = kLog && s.entry_count ? find_entry((const Entry*)s.entries, s.entry_count, at) : 0;
+        const Entry* e = 0;
+        bool whole = false; /* the lane's words share a row */
+        i32 level = 0;
+        u8 columns[V];
+        if (kLog && s.entry_count) {
+            if (!known || at < known->start || at >= known->start + known->count)
+                known = find_entry((const Entry*)s.entries, s.entry_count, at);
+            e = known;
+            u32 local = (u32)(at - e->start), row = row_of(*e, local), column = local - row * e->cols;
+            whole = e->columns ? column + V <= e->cols : local + V <= e->count;
+            level = (i32)(((const u32*)e->levels)[row] >> 20);
+#pragma unroll
+            for (int i = 0; i < V; i++) columns[i] = whole && e->columns ? ((const u8*)e->columns)[column + i] : 128;
+        }
 #pragma unroll
         for (int i = 0; i < V; i++) {
             if (i >= wanted) continue;
@@ -268,8 +282,12 @@ sample_words(const FitStream* streams, const Sample* samples, u32 count, Seen* s
             if (w[i] == 0) continue;
             nonzero |= bits;
             if (!e) continue;
-            while (at + i >= e->start + e->count) e++;
-            u32 q = ((u32)quantum_of(w[i]) - (u32)prediction_at(*e, at + i)) & 2047;
+            i32 prediction = level + (i32)columns[i];
+            if (!whole) {
+                while (at + i >= e->start + e->count) e++;
+                prediction = prediction_at(*e, at + i);
+            }
+            u32 q = ((u32)quantum_of(w[i]) - (u32)prediction) & 2047;
             exceptions += q == 0 || q > 255;
         }
     }

@@ -56,24 +56,23 @@ template <bool PREDICT>
 __device__ __forceinline__ void count_sample(const Plane& plane, u32* counters, u64 first, u32 length, u32 sampling, int warp, int lane) {
     u32 rows = (length + kRow - 1) / kRow, sampled = (rows + sampling - 1) / sampling;
     constexpr int kFlight = 4;
+    Walk walk;
+    if (PREDICT) walk.begin(plane, first + warp * sampling * kRow + lane * V);
     for (u32 k = warp; k < sampled; k += kWarps * kFlight) {
         uint4 row[kFlight];
+        Walk::Raw raw[kFlight];
 #pragma unroll
         for (int u = 0; u < kFlight; u++) {
             u32 at = (k + u * kWarps) * sampling * kRow + lane * V;
             int values = values_at(at, length);
             row[u] = values ? load_row(plane.words + first * WORD, at, values) : zero16();
+            if (PREDICT) raw[u] = walk.load(), walk.forward(kWarps * sampling * kRow);
         }
 #pragma unroll
         for (int u = 0; u < kFlight; u++) {
             u32 at = (k + u * kWarps) * sampling * kRow + lane * V, levels[kPairs] = {};
-            int values = values_at(at, length);
-            if (PREDICT && values) {
-                Walk walk;
-                walk.begin(plane, first + at);
-                Walk::expand(walk.load(), levels);
-            }
-            count_row<PREDICT>(counters, split<PREDICT>(row[u], levels), row[u], values, lane);
+            if (PREDICT) Walk::expand(raw[u], levels);
+            count_row<PREDICT>(counters, split<PREDICT>(row[u], levels), row[u], values_at(at, length), lane);
         }
     }
 }

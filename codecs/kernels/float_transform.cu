@@ -3,7 +3,7 @@
  * look-back, taken by ticket so that a tile's predecessors have always begun. */
 #include "float_device.cuh"
 
-constexpr int kTileThreads = 256, kTileRounds = 8, kTile = kTileThreads * kTileRounds;
+constexpr int kTileThreads = 256, kTileRounds = 16, kTile = kTileThreads * kTileRounds;
 constexpr int kTileWarps = kTileThreads / 32, kTileGroups = kTile / 32;
 
 /* One stream's words; `bitmap` is 0 where zeros stay */
@@ -41,9 +41,15 @@ __device__ __forceinline__ void place_groups(u32* groups, u32* before, u32* stat
     int lane = threadIdx.x % 32;
     __syncthreads();
     if (threadIdx.x < 32) {
-        u32 a = groups[2 * lane], b = groups[2 * lane + 1], scan = warp_scan(a + b, lane);
-        u32 total = __shfl_sync(kAllLanes, scan, 31);
-        groups[2 * lane] = scan - a - b, groups[2 * lane + 1] = scan - b;
+        constexpr int kMine = kTileGroups / 32;
+        u32 sum = 0;
+        for (int i = 0; i < kMine; i++) sum += groups[kMine * lane + i];
+        u32 scan = warp_scan(sum, lane), total = __shfl_sync(kAllLanes, scan, 31), place_in = scan - sum;
+        for (int i = 0; i < kMine; i++) {
+            u32 count = groups[kMine * lane + i];
+            groups[kMine * lane + i] = place_in;
+            place_in += count;
+        }
         if (lane == 0) publish(status, tile, chain, total);
         u32 place = look_back(status, tile, chain, total, lane);
         if (lane == 0) before[0] = place, before[1] = total;

@@ -157,11 +157,11 @@ __device__ __forceinline__ void store_raw(const Plane& plane, u32 index, int val
     if (kLog && plane.nibble && values) store_bytes<(V > 1 ? V / 2 : 1)>(plane.nibble + index / 2, &r.nibble, (values + 1) / 2);
     if (WORD > 2 && plane.low && values) store_bytes<(kLowBytes ? kLowBytes : 1)>(plane.low + index * (u32)(WORD - 2), r.low, values * (WORD - 2));
 }
-__device__ __forceinline__ RawBytes load_raw(const Plane& plane, u32 index, int values, int lane) {
+__device__ __forceinline__ RawBytes load_raw(const Plane& plane, u32 index, int values) {
     RawBytes r = {};
     if (!values) return r;
     if constexpr (kRotated) load_bytes<V>(plane.mid + index, r.mid, values);
-    if (kLog && plane.sign) r.sign = load_global<u8>(plane.sign + index / 8) >> (lane % kSignLanes) * V & ((1 << (V < 8 ? V : 8)) - 1);
+    if (kLog && plane.sign) r.sign = load_global<u8>(plane.sign + index / 8); /* shifted where it is used, not waited for here */
     else if (kLog && plane.flags & FLAG_SIGN_VALUE) r.sign = 0xFF;
     if (kLog && plane.nibble) load_bytes<(V > 1 ? V / 2 : 1)>(plane.nibble + index / 2, &r.nibble, (values + 1) / 2);
     if (WORD > 2 && plane.low) load_bytes<(kLowBytes ? kLowBytes : 1)>(plane.low + index * (u32)(WORD - 2), r.low, values * (WORD - 2));
@@ -172,7 +172,7 @@ __device__ __forceinline__ RawBytes load_raw(const Plane& plane, u32 index, int 
 __device__ __forceinline__ u32 spread_signs(u32 bits) { return (bits & 15) * 0x10204080u & 0x80808080u; }
 
 /* Words from symbols (as in Symbols, the quanta restored) and raw planes */
-__device__ __forceinline__ uint4 join(const Symbols& s, const RawBytes& r) {
+__device__ __forceinline__ uint4 join(const Symbols& s, const RawBytes& r, int lane) {
     u32 tops[kPairs];
     if (!LAYOUT) return make_uint4(s.t[0], s.t[1 % kPairs], s.t[2 % kPairs], s.t[3 % kPairs]);
     if (kRotated) {
@@ -186,7 +186,7 @@ __device__ __forceinline__ uint4 join(const Symbols& s, const RawBytes& r) {
 #pragma unroll
         for (int i = 0; i < kPairs; i++) {
             u32 two = r.nibble >> (i % 4 * 8), nibbles = (two & 15) | (two & 0xF0) << 12;
-            u32 four = spread_signs(r.sign >> i / 2 * 4);
+            u32 four = spread_signs(r.sign >> (i / 2 * 4 + lane % kSignLanes * V));
             u32 signs = i % 2 ? (four >> 8 & 0x8000) | (four & 0x80000000u) : (four << 8 & 0x8000) | (four << 16 & 0x80000000u);
             tops[i] = s.t[i] | nibbles | signs;
         }
@@ -219,38 +219,47 @@ __device__ __forceinline__ void store_row(u64 words, u32 index, int values, uint
         if (i < values * WORD) ((u8*)(words + index * WORD))[i] = (u8)(part[i / 4] >> i % 4 * 8);
 }
 
+#ifdef NVCKPT_EMULATED
+alignas(16)
+#else
+__align__(16)
+#endif
+__device__ u32 flat_columns[4] = {0x80808080u, 0x80808080u, 0x80808080u, 0x80808080u};
+
 /* A lane's walk over the matrices, row after row of a chunk in either direction. Only for planes whose matrices begin
  * and wrap at multiples of V, so that a lane's V words share a matrix row. */
 struct Walk {
-    const Entry *entry, *first, *end;
-    u32 local, count, cols, reciprocal, shift;
+    const Entry *entry, *end;
+    u32 local, count, cols, reciprocal, shift, mask;
     u64 levels, columns;
 
     __device__ __forceinline__ void enter(const Entry* e) {
         entry = e;
         count = (u32)e->count, cols = e->cols, reciprocal = e->reciprocal, shift = e->shift;
-        levels = e->levels, columns = e->columns;
+        levels = e->levels, columns = e->columns ? e->columns : (u64)flat_columns, mask = e->columns ? ~0u : 0;
     }
     __device__ __forceinline__ void begin(const Plane& plane, u64 index) {
-        first = (const Entry*)plane.entries, end = first + plane.entry_count;
+        const Entry* first = (const Entry*)plane.entries;
+        end = first + plane.entry_count;
         enter(find_entry(first, plane.entry_count, index));
         local = (u32)(index - entry->start);
     }
+    /* Never before the first word */
     __device__ __forceinline__ void back() {
         local -= kRow;
-        while ((i32)local < 0 && entry > first) { enter(entry - 1); local += count; }
+        while ((i32)local < 0) { enter(entry - 1); local += count; }
     }
-    __device__ __forceinline__ void forward() {
-        local += kRow;
+    __device__ __forceinline__ void forward(u32 words) {
+        local += words;
         while (local >= count && entry + 1 < end) { local -= count; enter(entry + 1); }
     }
     struct Raw { u32 level, columns[2]; };
     __device__ __forceinline__ Raw load() const {
-        Raw raw = {0, {0x80808080u, 0x80808080u}};
+        Raw raw = {0, {0, 0}};
         if (local >= count) return raw;
         u32 row = __umulhi(local, reciprocal) >> shift;
         raw.level = load_global<u32>(levels + 4ull * row);
-        if (columns) load_bytes<(V <= 8 ? V : 8)>(columns + local - row * cols, raw.columns, V <= 8 ? V : 8);
+        load_bytes<(V <= 8 ? V : 8)>(columns + (local - row * cols & mask), raw.columns, V <= 8 ? V : 8);
         return raw;
     }
     static __device__ __forceinline__ void expand(const Raw& raw, u32 (&out)[kPairs]) {
