@@ -157,7 +157,7 @@ def measure_nvcomp(name, arrays, word, repeats):
         if k >= 2:
             times.append(middle - begin)
             back.append(end - middle)
-    exact = bool((cupy.asarray(decoded).view(cupy.uint8).reshape(-1) == whole).all())
+    exact = bool((cupy.asarray(decoded).reshape(-1).view(cupy.uint8) == whole).all())
     return {
         "set": name, "codec": "nvCOMP ANS 256K", "bytes": whole.size, "exact": exact, "ratio": whole.size / size,
         "encode_call": whole.size / statistics.median(times) / 1e9,
@@ -168,8 +168,11 @@ def measure_nvcomp(name, arrays, word, repeats):
 def conditions():
     properties = cupy.cuda.runtime.getDeviceProperties(0)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    driver = subprocess.run(
+        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=False
+    )
     return {
-        "gpu": properties["name"].decode(), "driver": cupy.cuda.runtime.driverGetVersion(),
+        "gpu": properties["name"].decode(), "driver": driver.stdout.strip(),
         "runtime": cupy.cuda.runtime.runtimeGetVersion(), "cupy": cupy.__version__, "python": platform.python_version(),
         "commit": commit.stdout.strip(), "command": " ".join(sys.argv), "tuning": str(float_cuda_device.TUNING),
     }  # fmt: skip

@@ -84,22 +84,24 @@ __device__ __forceinline__ void finish_record(const Shared& shared, const Coder&
     if (coder.exceptions) write_exceptions(shared.misc->plane, noted, coder.exceptions, slot, first, lane);
 }
 
-/* Puts a block's record in its place; all threads take part. A warp wrote its slot itself, and warp 0 the table's. */
-__device__ __noinline__ void place_record(const Pending* pending, const u8* area, u32* status) {
+/* Finds where a block's record belongs; one warp */
+__device__ __noinline__ void find_place(const Pending* pending, u32* status) {
+    DYNAMIC_SHARED(base);
+    const Shared shared(base);
+    u32 total = pending->table_bytes, lane = threadIdx.x % 32;
+    for (int w = 0; w < kWarps; w++) total += pending->sizes[w];
+    u32 before = look_back(status, pending->plane->first + pending->block, pending->plane->chain, total / 16, lane);
+    if (lane == 0) shared.misc->place = before;
+}
+
+/* Copies a block's record to its place; all threads take part. A warp wrote its slot itself, and warp 0 the table's. */
+__device__ __noinline__ void place_record(const Pending* pending, const u8* area) {
     DYNAMIC_SHARED(base);
     const Shared shared(base);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const Plane& plane = *pending->plane;
-    u32 place = pending->table_bytes, total = place;
-    for (int w = 0; w < kWarps; w++) {
-        place += w < warp ? pending->sizes[w] : 0;
-        total += pending->sizes[w];
-    }
-    if (warp == 0) {
-        u32 before = look_back(status, plane.first + pending->block, plane.chain, total / 16, lane);
-        if (lane == 0) shared.misc->place = before;
-    }
-    __syncthreads();
+    u32 place = pending->table_bytes;
+    for (int w = 0; w < warp; w++) place += pending->sizes[w];
     u8* record = (u8*)plane.coded + plane.records + 16ull * shared.misc->place;
     if (warp == 0 && lane < (int)pending->table_bytes / 16)
         ((uint4*)record)[lane] = ((const uint4*)(area + kWarps * kSlotBytes))[lane];
@@ -121,9 +123,11 @@ __device__ __noinline__ void place_record(const Pending* pending, const u8* area
     for (; i < size / 16; i += 32) ((uint4*)(record + place))[i] = from[i];
 }
 
-/* Codes a block into its area, publishes its length, and notes in `pending` what is to be placed */
+/* Codes a block into its area, publishes its length, and notes in `pending` what is to be placed. The warp that is done
+ * first finds the place of the block before, `waiting`, if there is one. */
 template <bool PREDICT>
-__device__ __forceinline__ void encode_block(const Plane& plane, const Shared& shared, Pending* pending, u32* status, u32* infos, u32* reports) {
+__device__ __forceinline__ void encode_block(const Plane& plane, const Shared& shared, Pending* pending, const Pending* waiting,
+                                             u32* status, u32* infos, u32* reports) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 block = shared.misc->block;
     u64 start = (u64)block * FLOAT_BLOCK;
@@ -166,6 +170,8 @@ __device__ __forceinline__ void encode_block(const Plane& plane, const Shared& s
         pending->sizes[warp] = size, pending->raw[warp] = raw;
         infos[((u64)shared.misc->plane->first + block) * FLOAT_CHUNKS_A_BLOCK + warp] = info;
     }
+    u32 order = lane == 0 ? atomicAdd(&shared.misc->done, 1u) : 0;
+    if (__shfl_sync(kAllLanes, order, 0) == 0 && waiting) find_place(waiting, status);
     __syncthreads();
     if (threadIdx.x) return;
     const Plane* listed = shared.misc->plane;
@@ -189,19 +195,24 @@ encode_planes(const Plane* planes, const uint2* items, u32 count, u32* ticket, u
             u32 taken = atomicAdd(ticket, 1u);
             uint2 item = items[taken < count ? taken : 0];
             shared.misc->ticket = taken, shared.misc->plane = planes + item.x, shared.misc->block = item.y;
-            shared.misc->area = area, shared.misc->capacity = capacity;
+            shared.misc->area = area, shared.misc->capacity = capacity, shared.misc->done = 0;
         }
         __syncthreads();
         bool more = shared.misc->ticket < count;
+        const Pending* waiting = turn ? pending + (turn + 1) % 2 : 0;
         if (more) {
             const Plane plane = *shared.misc->plane; /* a copy: stores would make the compiler read it anew */
 #if LAYOUT == 2
-            if (plane.entry_count) encode_block<true>(plane, shared, pending + turn % 2, status, infos, reports);
+            if (plane.entry_count) encode_block<true>(plane, shared, pending + turn % 2, waiting, status, infos, reports);
             else
 #endif
-                encode_block<false>(plane, shared, pending + turn % 2, status, infos, reports);
+                encode_block<false>(plane, shared, pending + turn % 2, waiting, status, infos, reports);
         }
-        if (turn) place_record(pending + (turn + 1) % 2, other, status);
+        if (!more && waiting) {
+            if (threadIdx.x < 32) find_place(waiting, status);
+            __syncthreads();
+        }
+        if (waiting) place_record(waiting, other);
         if (!more) return;
         __syncthreads();
     }

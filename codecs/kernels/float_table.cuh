@@ -10,7 +10,7 @@ constexpr int kEntryWords = 516, kTableWords = 104, kMiscWords = 32, kExceptionW
 struct Misc {
     const Plane* plane;
     u8* area;                   /* of the block's records in global memory */
-    u32 ticket, block, capacity, table_bytes, one_symbol, place, sizes[kWarps], raw[kWarps];
+    u32 ticket, block, capacity, table_bytes, one_symbol, place, done;
 };
 
 /* Shared memory of a thread block; counters share the place of the staging */
