@@ -14,10 +14,10 @@ demo: $(VENV)/installed ## install, compress and restore the sample checkpoints,
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash sample_data/demo.sh
 
 test: $(VENV)/developing ## run the whole test suite (a few minutes)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 quick: $(VENV)/developing ## run the tests that take little time
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n auto -m "not slow"
 
 lint: $(VENV)/developing ## check style
 	$(BIN)/ruff check .

@@ -1,23 +1,18 @@
 """What the whole suite shares: the summary line of the damage tests."""
 
-import pytest
-
-DAMAGE = pytest.StashKey[dict[str, int]]()
+DAMAGE = {"flips": 0, "cuts": 0}
 
 
-def pytest_configure(config):
-    config.stash[DAMAGE] = {"flips": 0, "cuts": 0}
+def pytest_runtest_logreport(report):
+    """Add up what the damage tests recorded; reports reach the main process from parallel workers, too."""
+    if report.when == "call" and report.passed:
+        for name, count in report.user_properties:
+            if name in DAMAGE:
+                DAMAGE[name] += count
 
 
-@pytest.fixture
-def damage(pytestconfig):
-    """Counts of damaged archives that were found out, for the summary line."""
-    return pytestconfig.stash[DAMAGE]
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    counts = config.stash[DAMAGE]
-    if counts["flips"]:
+def pytest_terminal_summary(terminalreporter):
+    if DAMAGE["flips"]:
         terminalreporter.write_line(
-            f"golden archives: {counts['flips']:,} bit flips and {counts['cuts']:,} cuts, all detected"
+            f"golden archives: {DAMAGE['flips']:,} bit flips and {DAMAGE['cuts']:,} cuts, all detected"
         )

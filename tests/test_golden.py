@@ -77,7 +77,7 @@ def test_message_for_a_future_version_names_both_versions():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOUND)
-def test_every_flipped_bit_is_detected(name, damage):
+def test_every_flipped_bit_is_detected(name, record_property):
     """Any single flipped bit, anywhere in the file, is a FormatError: never success, never another exception."""
     sound = (DECODE / f"{name}.nvckpt").read_bytes()
     archive = bytearray(sound)
@@ -87,17 +87,17 @@ def test_every_flipped_bit_is_detected(name, damage):
             with pytest.raises(FormatError):
                 restore(bytes(archive))
             archive[position] ^= 1 << bit
-    damage["flips"] += 8 * len(sound)
+    record_property("flips", 8 * len(sound))
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_every_shortened_archive_is_detected(name, damage):
+def test_every_shortened_archive_is_detected(name, record_property):
     """An archive cut anywhere is a FormatError."""
     sound = (DECODE / f"{name}.nvckpt").read_bytes()
     for length in range(len(sound)):
         with pytest.raises(FormatError):
             restore(sound[:length])
-    damage["cuts"] += len(sound)
+    record_property("cuts", len(sound))
 
 
 @pytest.mark.parametrize("name", SOUND)
