@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types check samples golden bench-cpu clean
+.PHONY: help demo test quick lint types check samples golden bench-cpu bench-gpu clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ samples: $(VENV)/developing ## train the sample models anew (about two minutes; 
 
 bench-cpu: $(VENV)/developing ## measure the float codec on this CPU against what else is installed in .venv
 	$(BIN)/python sample_data/bench_cpu.py
+
+bench-gpu: ## measure the float codec on this machine's GPU against nvCOMP (needs the cu12 or cu13 extra)
+	$(BIN)/python sample_data/bench_gpu.py --gib 4 --nvcomp --out bench-gpu.json
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .typing .demo build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

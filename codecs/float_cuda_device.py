@@ -59,9 +59,6 @@ class Device(Protocol):
     def address(self, memory: Any) -> int:
         """The device address of memory."""
 
-    def copy(self, source: Any, target: Any) -> None:
-        """Copy device memory."""
-
     def resident(self, word: int, layout: int) -> int:
         """How many encoding thread blocks run at the same time."""
 
@@ -82,12 +79,15 @@ class CupyDevice:
         self._multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
 
     def empty(self, size: int) -> Any:
+        """Return memory, 16-byte aligned."""
         return self._cupy.empty(max(size, 1), np.uint8)
 
     def zeros(self, size: int) -> Any:
+        """Return cleared memory."""
         return self._cupy.zeros(max(size, 1), np.uint8)
 
     def upload(self, table: npt.NDArray[Any]) -> Any:
+        """Return a copy in device memory."""
         data = table.reshape(-1).view(np.uint8)
         memory = self.empty(len(data))
         if len(data):
@@ -95,22 +95,23 @@ class CupyDevice:
         return memory
 
     def download(self, memory: Any, dtype: Any) -> npt.NDArray[Any]:
+        """Return a copy in host memory."""
         host: npt.NDArray[Any] = memory.get()
         kind = np.dtype(dtype)
         return host[: len(host) // kind.itemsize * kind.itemsize].view(kind)
 
     def address(self, memory: Any) -> int:
+        """Return the device address."""
         return int(memory.data.ptr)
 
-    def copy(self, source: Any, target: Any) -> None:
-        target[...] = source
-
     def resident(self, word: int, layout: int) -> int:
+        """Return how many encoding thread blocks run at the same time."""
         return TUNING[word, layout][0] * int(self._multiprocessors)
 
     def launch(
         self, name: str, kind: tuple[int, int], grid: int, threads: int, shared: int, arguments: list[Any]
     ) -> None:
+        """Start a kernel, compiled when it is first needed."""
         if not grid:
             return
         function = self._functions.get((name, kind))
@@ -133,7 +134,7 @@ def _module(device: int, file: str, kind: tuple[int, int]) -> Any:
     import cupy
 
     # NVRTC reads the headers from the folder, but CuPy's cache only looks at the source: so they are pasted in.
-    return cupy.RawModule(code=merged_source(file), options=tuple(["--std=c++17", *defines(*kind)]), backend="nvrtc")
+    return cupy.RawModule(code=merged_source(file), options=("--std=c++17", *defines(*kind)), backend="nvrtc")
 
 
 @cache

@@ -17,6 +17,7 @@ from nvckpt.codecs.float_spec import (
     HEADER_SIZE,
     MATRIX_SIZE,
     MAX_MATRICES,
+    MAX_SIZE,
     Flag,
     FloatSpec,
     Layout,
@@ -33,6 +34,8 @@ def encode_on(
     device: Device, inputs: Sequence[tuple[int, int]], specs: Sequence[FloatSpec], level: LevelName
 ) -> tuple[Any, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Encode inputs, (address, size) each, 16-byte aligned. Returns a buffer, and offsets and sizes of the streams."""
+    if any(size > MAX_SIZE for _, size in inputs):
+        raise ValueError(f"a stream holds at most {MAX_SIZE} bytes")
     jobs = [new_job(spec, address, size, level) for (address, size), spec in zip(inputs, specs, strict=True)]
     kept = decide(device, jobs)
     slots = [max_encoded_size(job.size, job.spec) for job in jobs]
@@ -180,8 +183,10 @@ class _Run:
                 grids[kind],
                 THREADS,
                 encode_shared(*kind),
-                [planes, items, len(lists[kind]), np.uint64(base + 4 * number), status, self._infos]
-                + [np.uint64(base + 4 * tickets), slots, TUNING[kind][1]],
+                [
+                    *(planes, items, len(lists[kind]), np.uint64(base + 4 * number), status, self._infos),
+                    *(np.uint64(base + 4 * tickets), slots, TUNING[kind][1]),
+                ],
             )
         self._sizes = device.empty(8 * len(self._jobs))
         arguments = [device.upload(self._finish), planes, status, self._infos, self._sizes]

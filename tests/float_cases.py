@@ -1,4 +1,4 @@
-"""Inputs that make the float codec's encoder decide each thing it can decide; shared by the emulated and the GPU tests."""
+"""Inputs that make the float encoder decide each thing it can decide; for the emulated and the GPU tests."""
 
 import numpy as np
 
@@ -30,8 +30,7 @@ def cases():
     """(name, bytes, spec), each small."""
     rng = np.random.default_rng(20261130)
     normal = rng.standard_normal
-    for kind in WORDS:
-        word = WORDS[kind]
+    for kind, word in WORDS.items():
         yield f"{kind} empty", b"", FloatSpec(word, kind)
         yield f"{kind} one", *of(kind, [1.5])
         yield f"{kind} odd tail", *of(kind, normal(333) * 0.02, extra=b"abcdefg"[: word - 1])

@@ -21,7 +21,8 @@ def on_gpu(data):
 
 
 def encoded(inputs, level):
-    buffer, offsets, sizes = float_cuda.encode([on_gpu(data) for data, _ in inputs], [spec for _, spec in inputs], level)
+    arrays, specs = [on_gpu(data) for data, _ in inputs], [spec for _, spec in inputs]
+    buffer, offsets, sizes = float_cuda.encode(arrays, specs, level)
     host = buffer.get()
     return [host[start : start + size].tobytes() for start, size in zip(offsets, sizes, strict=True)]
 

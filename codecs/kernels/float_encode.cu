@@ -5,9 +5,13 @@
  * global memory, which is used again and again and so stays in the L2 cache. The record goes to its place after the next
  * block was coded: by then the lengths before it are known, and no warp waits for other blocks.
  *
- * Versions on an H200, 1 GiB, GB/s of BF16 / FP32 at level fast and FP32 at default, this kernel alone:
- *   1  records placed at once, plane descriptor read anew after each store            1060 / 1180 / 592
- *   2  descriptor in registers, sampled rows loaded ahead                             1108 / 1245 / 637
+ * Versions on an H200, 1 GiB of random weights, GB/s of this kernel alone: BF16 fast / FP32 fast / FP32 default
+ *   1  a record is placed at once, all warps wait for its place; descriptor read anew after each store  1060 / 1180 /  593
+ *   2  descriptor in registers, sampled rows loaded ahead                                               1108 / 1245 /  637
+ *   3  placed after the next block; what only rare symbols need lives in shared memory, so fewer spills  1247 / 1544 /  850
+ *   4  rare symbols looked at one by one; levels loaded without a condition; copies 8 deep              1362 / 1558 /  968
+ *   5  the warp that is done first finds the place; 7, 6 and 6 blocks a multiprocessor                  1390 / 1620 /  980
+ * With 4 GiB, whole waves of blocks: all kernels of a call 1520 / 1634 to 1750 / 961.
  */
 #include "float_coder.cuh"
 

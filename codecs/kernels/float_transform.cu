@@ -36,7 +36,8 @@ struct Predictor {
     }
 };
 
-/* Turns counts of groups of 32 words into their places in the coded words */
+/* Turns counts of groups of 32 words into their places in the coded words. Warp 0 does so, while the others go on until
+ * the next barrier. */
 __device__ __forceinline__ void place_groups(u32* groups, u32* before, u32* status, u32 tile, u32 chain) {
     int lane = threadIdx.x % 32;
     __syncthreads();
@@ -54,10 +55,9 @@ __device__ __forceinline__ void place_groups(u32* groups, u32* before, u32* stat
         u32 place = look_back(status, tile, chain, total, lane);
         if (lane == 0) before[0] = place, before[1] = total;
     }
-    __syncthreads();
 }
 
-extern "C" __global__ void __launch_bounds__(kTileThreads)
+extern "C" __global__ void __launch_bounds__(kTileThreads, 4)
 transform_words(const Transform* all, u32 count, u32* ticket, u32* status) {
     __shared__ u32 groups[kTileGroups], before[2], taken;
     if (threadIdx.x == 0) taken = atomicAdd(ticket, 1u);
@@ -79,10 +79,17 @@ transform_words(const Transform* all, u32 count, u32* ticket, u32* status) {
     Predictor predictor;
 #pragma unroll
     for (int k = 0; k < kTileRounds; k++) {
+        u64 at = first + k * kTileThreads + threadIdx.x;
+        bool coded = at < t.count && (w[k] || !t.bitmap);
+        if (coded && t.entry_count) w[k] = transformed(w[k], predictor.at(t, at));
+    }
+    if (t.bitmap) __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kTileRounds; k++) {
         u64 at = first + k * kTileThreads + threadIdx.x, to = at;
-        if (at >= t.count || (t.bitmap && !w[k])) continue;
+        if (at >= t.count || (t.bitmap && !(bits[k] >> lane & 1))) continue;
         if (t.bitmap) to = before[0] + groups[k * kTileWarps + warp] + __popc(bits[k] & ((1u << lane) - 1));
-        ((Word*)t.coded)[to] = t.entry_count ? transformed(w[k], predictor.at(t, at)) : w[k];
+        ((Word*)t.coded)[to] = w[k];
     }
 }
 
@@ -110,8 +117,9 @@ restore_words(const Transform* all, u32 count, u32* ticket, u32* status, u32* er
         }
         if (lane == 0) groups[k * kTileWarps + warp] = __popc(bits[k]);
     }
+    if (t.bitmap) place_groups(groups, before, status, taken, t.first_tile);
     if (t.bitmap) {
-        place_groups(groups, before, status, taken, t.first_tile);
+        __syncthreads();
         bool last = first + kTile >= t.count;
         wrong |= last && before[0] + before[1] != t.coded_count;
     }
