@@ -8,8 +8,8 @@
  * Versions on an H200, 1 GiB of random weights, GB/s of this kernel alone: BF16 fast / FP32 fast / FP32 default
  *   1  descriptor read anew after each store, generic loads                      1709 / 1737 /  967
  *   2  descriptor in registers, global loads                                     1785 / 1801 /  960
- *   3  sign bytes shifted where they are used, levels loaded without a condition  1754 / 1755 / 1300
- * Version 3's rotated layouts are version 2's; the difference is the machine. With 4 GiB: 1932 / 1913 / 1407.
+ *   3  sign bytes shifted where they are used, levels loaded without a condition  1749 / 1756 / 1300
+ * Version 3 hardly touches rotated layouts: runs differ by about 3 %. With 4 GiB, all kernels: 1932 / 1913 / 1407.
  */
 #include "float_words.cuh"
 

@@ -10,8 +10,8 @@
  *   2  descriptor in registers, sampled rows loaded ahead                                               1108 / 1245 /  637
  *   3  placed after the next block; what only rare symbols need lives in shared memory, so fewer spills  1247 / 1544 /  850
  *   4  rare symbols looked at one by one; levels loaded without a condition; copies 8 deep              1362 / 1558 /  968
- *   5  the warp that is done first finds the place; 7, 6 and 6 blocks a multiprocessor                  1390 / 1620 /  980
- * With 4 GiB, whole waves of blocks: all kernels of a call 1520 / 1634 to 1750 / 961.
+ *   5  the warp that is done first finds the place; 7, 6 and 6 blocks a multiprocessor                  1386 / 1614 /  979
+ * With 4 GiB, all kernels of a call: 1520 / 1634 to 1750 / 887 to 961.
  */
 #include "float_coder.cuh"
 
