@@ -16,7 +16,7 @@ from nvckpt.formats.byte_source import FileBytes
 from nvckpt.formats.checksum import FileHash, checksum
 from nvckpt.formats.container import ArchiveReader, ArchiveWriter, is_archive, payload_checksum
 from nvckpt.formats.errors import FormatError, MalformedCheckpointError
-from nvckpt.formats.index import Index
+from nvckpt.formats.index import Description, Index
 from nvckpt.formats.layout import FrameHeader, StreamRecord
 from nvckpt.formats.segments import Source
 from nvckpt.formats.sniff import read_source
@@ -97,7 +97,7 @@ def compress(
         options.codec,
         index.original_hash.hex(),
         options.verify,
-        group_sizes(describe(index), size),
+        group_sizes(describe(index, parsed.segments), size),
         parsed.warnings,
     )
 
@@ -148,7 +148,8 @@ def _write_archive(
             writer.add_frame(header, streams)
         if progress:
             progress(window.end, source.size)
-    index = writer.finish(source.size, file_hash.digest(), source.format, source.segments, f"nvckpt {__version__}")
+    description = Description(source.segments, f"nvckpt {__version__}")
+    index = writer.finish(source.size, file_hash.digest(), source.format, description)
     return index, writer.size
 
 
@@ -186,6 +187,7 @@ def verify_written(file: AtomicFile, index: Index, threads: int) -> None:
     try:
         reader = ArchiveReader(FileBytes(file.descriptor))
         digest = decode_all(reader, threads)
+        _ = reader.description  # what cannot be listed is not kept either
     except FormatError as error:
         raise VerificationError(f"the archive did not verify and was not kept: {error}") from error
     if digest != index.original_hash or reader.index.original_hash != digest:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +14,12 @@ from nvckpt.formats.atomic import AtomicFile, OutputFile
 from nvckpt.formats.checksum import FileHash, checksum
 from nvckpt.formats.container import ArchiveReader
 from nvckpt.formats.errors import CorruptArchiveError, FormatError, UnsupportedArchiveError
-from nvckpt.formats.index import Index
 from nvckpt.formats.layout import Extent
+from nvckpt.formats.segments import Segment
 from nvckpt.pipeline import ordered_map, thread_count
-from nvckpt.results import DecompressResult
+from nvckpt.results import Damage, DecompressResult
 
 Progress = Callable[[int, int], None]
-
-_NAMED = 3
-"""Tensors named in a sentence about damage; more are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +77,7 @@ def verify(
     options: DecompressOptions | None = None,
     progress: Progress | None = None,
 ) -> DecompressResult:
-    """Decode everything and write nothing; `damage` of the result has a sentence for each damaged part.
+    """Decode everything and write nothing; `damage` of the result has an entry for each damaged part.
 
     FormatError when the archive cannot be opened at all.
     """
@@ -89,11 +86,11 @@ def verify(
     name = os.fspath(archive)
     with files.open_input(name, follow=True) as opened:
         reader = ArchiveReader(opened.data)
-        damage: list[str] = []
+        damage: list[Damage] = []
         try:
             decode_all(reader, options.threads, None, progress, damage.append)
         except CorruptArchiveError as error:
-            damage.append(str(error))
+            damage.append(Damage((), 0, reader.index.original_size, str(error)))
         return _result(reader, name, "", started, options.device, tuple(damage))
 
 
@@ -102,7 +99,7 @@ def decode_all(
     threads: int,
     sink: OutputFile | None = None,
     progress: Progress | None = None,
-    on_damage: Callable[[str], None] | None = None,
+    on_damage: Callable[[Damage], None] | None = None,
 ) -> bytes:
     """Decode every frame in order into `sink`, and return the hash of the original.
 
@@ -120,11 +117,12 @@ def decode_all(
             return error
 
     for window, frames in ordered_map(reader.windows(), lambda numbers: numbers, decode, thread_count(threads)):
-        for result in frames:
+        for number, result in zip(window, frames, strict=True):
             if isinstance(result, FormatError):
+                damage = _damage(reader, number, str(result))
                 if on_damage is None or isinstance(result, UnsupportedArchiveError):
-                    raise result
-                on_damage(str(result))
+                    raise type(result)(damage.sentence()) from result
+                on_damage(damage)
                 damaged = True
         restored = _assemble(reader, window, [f for f in frames if not isinstance(f, FormatError)])
         if restored is not None:
@@ -141,7 +139,7 @@ def decode_all(
 
 
 def decode_frame(reader: ArchiveReader, number: int) -> memoryview:
-    """Return the original bytes of one frame, checked; the error names what the frame restores."""
+    """Return the original bytes of one frame, checked at every step."""
     header = reader.frames[number].header
     try:
         payload = reader.read_payload(number)
@@ -160,37 +158,32 @@ def decode_frame(reader: ArchiveReader, number: int) -> memoryview:
         if checksum(data) != header.original_checksum:
             raise CorruptArchiveError("the decoded bytes have another checksum than the original's")
     except CorruptChunkError as error:
-        raise CorruptArchiveError(f"{where(reader.index, header.extents)}: {error}") from error
+        raise CorruptArchiveError(str(error)) from error
     except CodecError as error:
-        raise UnsupportedArchiveError(f"{where(reader.index, header.extents)}: {error}") from error
-    except FormatError as error:
-        raise type(error)(f"{where(reader.index, header.extents)}: {error}") from error
+        raise UnsupportedArchiveError(str(error)) from error
     return data
 
 
-def where(index: Index, extents: tuple[Extent, ...]) -> str:
-    """Name what a frame restores: its tensors, or the range of the file."""
-    first, last = extents[0][0], sum(extents[-1])
-    touched = _names(index, extents)
-    place = f"bytes {first} to {last - 1} of the original"
-    if not touched:
-        return place
-    more = f" and {len(touched) - _NAMED} more" if len(touched) > _NAMED else ""
-    return f"{', '.join(files.show(name) for name in touched[:_NAMED])}{more} ({place})"
+def _damage(reader: ArchiveReader, number: int, reason: str) -> Damage:
+    """Tell what a frame would have restored: its tensors, where they can be told, and the range they lie in."""
+    extents = reader.frames[number].header.extents
+    first, end = extents[0][0], sum(extents[-1])
+    try:
+        names = tuple(_names(reader.description.segments, extents))
+    except FormatError:
+        names = ()
+    return Damage(names, first, end - first, reason)
 
 
-def _names(index: Index, extents: Iterable[Extent]) -> list[str]:
-    spans = list(extents)
-    names = []
+def _names(segments: Iterable[Segment], extents: Sequence[Extent]) -> Iterator[str]:
     position = 0
-    for segment in index.segments:
-        while position < len(spans) and sum(spans[position]) <= segment.offset:
+    for segment in segments:
+        while position < len(extents) and sum(extents[position]) <= segment.offset:
             position += 1
-        if position == len(spans):
+        if position == len(extents):
             break
-        if segment.dtype and spans[position][0] < segment.end:
-            names.append(segment.views[0].name if segment.views else f"tensor at {segment.offset}")
-    return names
+        if segment.dtype and extents[position][0] < segment.end:
+            yield segment.views[0].name if segment.views else f"tensor at {segment.offset}"
 
 
 def _assemble(reader: ArchiveReader, window: range, frames: list[memoryview]) -> memoryview | None:
@@ -220,7 +213,7 @@ def _end(reader: ArchiveReader, window: range) -> int:
 
 
 def _result(
-    reader: ArchiveReader, source: str, output: str, started: float, asked: str, damage: tuple[str, ...] = ()
+    reader: ArchiveReader, source: str, output: str, started: float, asked: str, damage: tuple[Damage, ...] = ()
 ) -> DecompressResult:
     return DecompressResult(
         source,

@@ -13,14 +13,14 @@ def inspect(archive: str | os.PathLike[str]) -> Listing:
     with files.open_input(name, follow=True) as opened:
         reader = ArchiveReader(opened.data)
     index = reader.index
-    tensors = describe(index)
+    tensors = describe(index, reader.description.segments)
     return Listing(
         name,
         index.source_format,
         index.original_size,
         reader.size,
         index.original_hash.hex(),
-        index.writer,
+        reader.description.writer,
         len(index.frames),
         group_sizes(tensors, reader.size),
         tuple(tensors),

@@ -1,9 +1,10 @@
 """What the operations return: facts for reports and JSON, sizes in bytes and times in seconds."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from nvckpt.codecs import registry
+from nvckpt.files import show
 from nvckpt.formats.index import Index
 from nvckpt.formats.segments import Segment
 
@@ -47,6 +48,25 @@ class CompressResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Damage:
+    """A part that cannot be restored: the names of its tensors, the range of the original it lies in, and why."""
+
+    names: tuple[str, ...]
+    offset: int
+    length: int
+    reason: str
+
+    def sentence(self, most: int | None = 3) -> str:
+        """Return the whole in words, naming at most so many tensors, None for all."""
+        place = f"bytes {self.offset} to {self.offset + self.length - 1} of the original"
+        if not self.names:
+            return f"{place}: {self.reason}"
+        named = self.names[:most]
+        more = f" and {len(self.names) - len(named)} more" if len(named) < len(self.names) else ""
+        return f"{', '.join(map(show, named))}{more} ({place}): {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class DecompressResult:
     """A finished decompression or verification; `output` is empty for the latter."""
 
@@ -58,7 +78,7 @@ class DecompressResult:
     seconds: float
     device: str
     hash: str
-    damage: tuple[str, ...] = ()
+    damage: tuple[Damage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +113,20 @@ class Listing:
     tensors: tuple[TensorInfo, ...] = field(repr=False)
 
 
-def describe(index: Index) -> list[TensorInfo]:
+def describe(index: Index, segments: Sequence[Segment]) -> list[TensorInfo]:
     """Share the frames' bytes among the segments they restore; one entry a segment, in file order."""
-    shares = [0] * len(index.segments)
-    codecs: list[set[str]] = [set() for _ in index.segments]
+    shares = [0] * len(segments)
+    codecs: list[set[str]] = [set() for _ in segments]
     for frame in index.frames:
         total = len(frame.packed) + frame.header.payload_size
         used = {registry.name_of(stream.codec_id) for stream in frame.header.streams}
-        for number, length in _touched(index.segments, frame.header.extents):
+        for number, length in _touched(segments, frame.header.extents):
             shares[number] += total * length // frame.header.original_size
             codecs[number] |= used
-    return [_info(*facts) for facts in zip(index.segments, shares, codecs, strict=True)]
+    return [_info(*facts) for facts in zip(segments, shares, codecs, strict=True)]
 
 
-def _touched(segments: tuple[Segment, ...], extents: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _touched(segments: Sequence[Segment], extents: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the number of each segment that the extents overlap, with the length of the overlap."""
     number = 0
     for offset, length in extents:
@@ -119,7 +139,7 @@ def _touched(segments: tuple[Segment, ...], extents: Iterable[tuple[int, int]]) 
             number += position >= segments[number].end
 
 
-def _segment_at(segments: tuple[Segment, ...], offset: int, low: int) -> int:
+def _segment_at(segments: Sequence[Segment], offset: int, low: int) -> int:
     """Binary search from `low` on for the segment that holds `offset`."""
     high = len(segments)
     while low < high:

@@ -1,6 +1,7 @@
 """Result objects as tables, lines and JSON."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nvckpt.errors import KnownError, code_of, sentence_of
@@ -107,7 +108,7 @@ def path_json(key: str, path: str) -> dict[str, Any]:
 
 
 def _number(before: int, after: int) -> float | None:
-    return round(before / after, 6) if after else None
+    return round(before / after, 6) if before and after else None
 
 
 def _groups_json(groups: Iterable[GroupSize]) -> list[dict[str, Any]]:
@@ -146,10 +147,14 @@ def compress_json(result: CompressResult) -> dict[str, Any]:
 
 def decompress_json(result: DecompressResult) -> dict[str, Any]:
     """Return one entry of `results`; a damaged archive is not ok."""
-    error = {"code": "corrupt", "message": "; ".join(result.damage)} if result.damage else None
+    error = (
+        {"code": "corrupt", "message": "; ".join(damage.sentence() for damage in result.damage)}
+        if result.damage
+        else None
+    )
     return {
         **path_json("input", result.source),
-        **path_json("output", result.output),
+        **(path_json("output", result.output) if result.output else {"output": None}),
         "ok": not result.damage,
         "format": result.format,
         "bytes_in": result.bytes_in,
@@ -158,7 +163,7 @@ def decompress_json(result: DecompressResult) -> dict[str, Any]:
         "seconds": round(result.seconds, 6),
         "device": result.device,
         "xxh3_128": result.hash,
-        "damage": list(result.damage),
+        "damage": [{**asdict(damage), "names": _json_names(damage.names)} for damage in result.damage],
         "error": error,
     }
 
@@ -181,9 +186,14 @@ def listing_json(listing: Listing) -> dict[str, Any]:
     }
 
 
+def _json_names(names: Iterable[str]) -> list[str]:
+    """Return names that any JSON reader takes: lone surrogates become question marks."""
+    return [name.encode("utf-8", "replace").decode() for name in names]
+
+
 def _tensor_json(tensor: TensorInfo) -> dict[str, Any]:
     return {
-        "names": [name.encode("utf-8", "replace").decode() for name in tensor.names],
+        "names": _json_names(tensor.names),
         "group": tensor.group,
         "dtype": tensor.dtype,
         "shape": list(tensor.shape) if tensor.shape is not None else None,

@@ -18,7 +18,7 @@ def verify(
     json: options.Json = False,
     progress: options.Progress = None,
 ) -> Exit:
-    """Decode archives without writing anything, and name every damaged tensor."""
+    """Decode archives without writing anything, and name what is damaged; -v names every tensor."""
     from nvckpt.decompression import DecompressOptions
     from nvckpt.decompression import verify as run
 
@@ -28,8 +28,8 @@ def verify(
     def one(name: str) -> dict[str, Any]:
         with progress_bar(talk, progress, show(name)) as bar:
             result = run(name, chosen, bar)
-        for sentence in result.damage:
-            talk.error(f"{show(name)}: {sentence}")
+        for damage in result.damage:
+            talk.error(f"{show(name)}: {damage.sentence(None if verbose else 3)}")
         if not talk.quiet and not json:
             talk.line(report.decompress_line(result))
         return report.decompress_json(result)

@@ -1,6 +1,7 @@
 """Writing and reading whole archives; sequential on the way out, by position on the way back."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Protocol
 
 from nvckpt.formats import index as index_format
@@ -12,7 +13,7 @@ from nvckpt.formats.errors import (
     TruncatedArchiveError,
     UnsupportedArchiveError,
 )
-from nvckpt.formats.index import Index, PlacedFrame
+from nvckpt.formats.index import Description, Index, PlacedFrame
 from nvckpt.formats.layout import (
     ALIGNMENT,
     FOOTER_SIZE,
@@ -30,7 +31,6 @@ from nvckpt.formats.layout import (
     pack_header,
     parse_footer,
 )
-from nvckpt.formats.segments import Segment
 
 # Below this an index stays readable to a person with a hex dump.
 _COMPRESS_INDEX_FROM = 1024
@@ -75,12 +75,11 @@ class ArchiveWriter:
         original_size: int,
         original_hash: bytes,
         source_format: str,
-        segments: Sequence[Segment],
-        writer: str,
+        description: Description,
     ) -> Index:
         """Append index and footer; returns the index, `size` then tells the archive's size in bytes."""
-        index = Index(original_size, original_hash, source_format, tuple(self._frames), tuple(segments), writer)
-        raw = index_format.pack(index)
+        index = Index(original_size, original_hash, source_format, tuple(self._frames))
+        raw = index_format.pack(index, description)
         stored, codec = _compress_index(raw)
         self._pad_to(ALIGNMENT)
         footer = Footer(self._position, len(stored), len(raw), checksum(stored), codec)
@@ -138,10 +137,16 @@ class ArchiveReader:
         if data.size < HEADER_SIZE + FOOTER_SIZE:
             raise TruncatedArchiveError("the archive is cut short")
         footer = parse_footer(data.read_at(data.size - FOOTER_SIZE, FOOTER_SIZE), data.size)
-        self.index = index_format.parse(_read_index(data, footer), footer.index_offset)
+        self._packed_index = _read_index(data, footer)
+        self.index = index_format.parse(self._packed_index, footer.index_offset)
         self.frames = self.index.frames
         self._end_of_frames = footer.index_offset
         _check_frames(self.index, footer.index_offset)
+
+    @cached_property
+    def description(self) -> Description:
+        """Segments and writer, read when first asked for; CorruptArchiveError if they break the format."""
+        return index_format.parse_description(self._packed_index, self.index.original_size)
 
     def read_payload(self, number: int) -> memoryview:
         """Return a frame's payload after checking its header, the padding before it, and its checksum."""

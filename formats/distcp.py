@@ -53,7 +53,7 @@ def chain(data: ByteSource, last: Directory, doubts: Doubts) -> list[Directory]:
         try:
             directories.append(directory_ending_at(data, directories[-1].start))
         except MalformedCheckpointError:
-            doubts.say("the file does not start with a zip; its first part is stored as plain bytes")
+            doubts.say("the file does not start with a zip; its first part is kept as plain bytes")
             break
     directories.reverse()
     return directories

@@ -46,25 +46,31 @@ class PlacedFrame:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What an archive holds: the original's size and hash, frames in file order, segments for people."""
+    """What decoding needs of an archive: the original's size and hash, and the frames in file order."""
 
     original_size: int
     original_hash: bytes
     source_format: str
     frames: tuple[PlacedFrame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What an archive says for people and for partial reading: segments in the original's order, and its writer."""
+
     segments: tuple[Segment, ...]
     writer: str = ""
 
 
-def pack(index: Index) -> bytes:
+def pack(index: Index, description: Description) -> bytes:
     """Return the index before it is compressed."""
     file = _FILE.pack(index.original_size, XXH3_128, bytes(7), index.original_hash) + string(index.source_format)
     return b"".join(
         (
             _section(FILE, MANDATORY, file),
             _section(FRAMES, MANDATORY, _pack_frames(index.frames)),
-            _section(SEGMENTS, 0, _pack_segments(index.segments)),
-            _section(WRITER, 0, string(index.writer)),
+            _section(SEGMENTS, 0, _pack_segments(description.segments)),
+            _section(WRITER, 0, string(description.writer)),
         )
     )
 
@@ -88,7 +94,14 @@ def parse(data: bytes, frames_end: int) -> Index:
         digest,
         source_format,
         tuple(_parse_frames(Cursor(sections[FRAMES]), frames_end)),
-        tuple(_parse_segments(Cursor(sections[SEGMENTS]), size)) if SEGMENTS in sections else (),
+    )
+
+
+def parse_description(data: bytes, original_size: int) -> Description:
+    """Read the sections of an index that decoding does without, so that a flaw in them never costs the file."""
+    sections = dict(_sections(data))
+    return Description(
+        tuple(_parse_segments(Cursor(sections[SEGMENTS]), original_size)) if SEGMENTS in sections else (),
         _last_string(Cursor(sections[WRITER])) if WRITER in sections else "",
     )
 

@@ -74,7 +74,7 @@ def foreign_source(head: bytes, size: int) -> Source:
 
 
 def _foreign(format_name: str, kind: str, size: int) -> Source:
-    warning = f"{kind}: not a checkpoint format nvckpt knows; stored as plain bytes"
+    warning = f"{kind}: not a checkpoint format nvckpt knows; kept as plain bytes"
     return opaque_source(format_name, size, warning)
 
 

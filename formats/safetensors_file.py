@@ -60,7 +60,7 @@ def read(data: ByteSource, role: str = groups.UNKNOWN_ROLE) -> Source:
         header = _read_header(data)
         entries, warnings = _parse(header)
     except MalformedCheckpointError as error:
-        return opaque.opaque_source(opaque.SAFETENSORS, data.size, f"{error}; stored as plain bytes")
+        return opaque.opaque_source(opaque.SAFETENSORS, data.size, f"{error}; kept as plain bytes")
     start = _LENGTH.size + len(header)
     warnings += _layout_warnings(entries, data.size - start)
     tensors = [_segment(entry, start, role or groups.WEIGHTS) for entry in entries if entry.dtype is not None]

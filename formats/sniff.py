@@ -27,7 +27,7 @@ def read_source(data: ByteSource, path: Path | None = None) -> Source:
         with _collector_paused():
             return _read(data, data.read_at(0, min(_HEAD, data.size)), path)
     except MalformedCheckpointError as error:
-        return opaque.opaque_source(opaque.UNKNOWN, data.size, f"{error}; stored as plain bytes")
+        return opaque.opaque_source(opaque.UNKNOWN, data.size, f"{error}; kept as plain bytes")
     except OSError:
         raise
     except Exception:  # noqa: BLE001 - a parser's mistake must not stop bytes from being stored
@@ -46,7 +46,7 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-_NOT_UNDERSTOOD = "the file could not be understood; stored as plain bytes"
+_NOT_UNDERSTOOD = "the file could not be understood; kept as plain bytes"
 
 
 def _read(data: ByteSource, head: bytes, path: Path | None) -> Source:
@@ -86,7 +86,7 @@ def _read_legacy(data: ByteSource, path: Path | None) -> Source:
     try:
         tensors = torch_legacy.find_tensors(data, groups.role_of_file(path))
     except MalformedCheckpointError as error:
-        return opaque.opaque_source(opaque.TORCH_LEGACY, data.size, f"{error}; stored as plain bytes")
+        return opaque.opaque_source(opaque.TORCH_LEGACY, data.size, f"{error}; kept as plain bytes")
     return _tiled(opaque.TORCH_LEGACY, data.size, tensors, [])
 
 

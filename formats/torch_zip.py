@@ -104,7 +104,7 @@ class _Archive:
             return {}
         self._doubts.unread -= record.size
         if record.size > MAX_PICKLE_BYTES or self._doubts.unread < 0:
-            self._doubts.say("the pickle in the zip is too large to look into; stored as plain bytes")
+            self._doubts.say("the pickle in the zip is too large to look into; kept as plain bytes")
             return {}
         raw = self._payloads.read(record, MAX_PICKLE_BYTES)
         if raw is None:

@@ -384,7 +384,8 @@ def test_json_of_a_damaged_archive(sh):
     (sh.folder / "m.safetensors.nvckpt").write_bytes(raw)
     (result,) = strictly(sh("verify", "--json", "m.safetensors.nvckpt", check=1).out)["results"]
     assert result["error"]["code"] == "corrupt"
-    assert "compressed bytes are damaged" in result["damage"][0]
+    assert result["damage"][0]["reason"] == "compressed bytes are damaged"
+    assert result["damage"][0]["names"]
 
 
 def test_json_with_data_on_standard_output_goes_to_standard_error(sh):

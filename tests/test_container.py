@@ -4,6 +4,7 @@ import io
 import random
 import struct
 import tracemalloc
+from pathlib import Path
 
 import archives
 import pytest
@@ -18,12 +19,14 @@ from nvckpt.formats import dtypes
 from nvckpt.formats.byte_source import MemoryBytes
 from nvckpt.formats.checksum import checksum
 from nvckpt.formats.container import ArchiveReader, ArchiveWriter, payload_checksum
-from nvckpt.formats.errors import FormatError
+from nvckpt.formats.errors import CorruptArchiveError, FormatError
 from nvckpt.formats.groups import GROUPS
+from nvckpt.formats.index import Description
 from nvckpt.formats.layout import FrameHeader, StreamRecord, parse_footer
 from nvckpt.formats.segments import Segment, View
 
 MiB = 1 << 20
+GOLDEN = Path(__file__).parent / "golden"
 TEXT = b"forty-eight bytes of text, as many as a footer..\n"
 
 
@@ -40,7 +43,7 @@ def write(original: bytes, cuts: list[int], segments=(), source_format="opaque",
         if end > start:
             part = original[start:end]
             archive.add_frame(header_for([part], [(start, end - start)], part), [part])
-    archive.finish(len(original), xxhash.xxh3_128_digest(original), source_format, segments, writer)
+    archive.finish(len(original), xxhash.xxh3_128_digest(original), source_format, Description(tuple(segments), writer))
     assert archive.size == len(out.getvalue())
     return out.getvalue()
 
@@ -62,7 +65,7 @@ def test_written_archive_reads_back(original, cuts, source_format, writer):
     segments = [Segment(0, len(original))] if original else []
     reader = ArchiveReader(MemoryBytes(write(original, cuts, segments, source_format, writer)))
     assert decode_all(reader, 1) == xxhash.xxh3_128_digest(original)
-    assert (reader.index.original_size, reader.index.source_format, reader.index.writer) == (
+    assert (reader.index.original_size, reader.index.source_format, reader.description.writer) == (
         len(original),
         source_format,
         writer,
@@ -105,7 +108,7 @@ def test_segments_survive_the_index(segments):
     """Names with lone surrogates, shapes, strides, offsets: what a reader of checkpoints found is what `list` shows."""
     original = bytes(sum(segment.length for segment in segments))
     reader = ArchiveReader(MemoryBytes(write(original, [], segments)))
-    assert list(reader.index.segments) == segments
+    assert list(reader.description.segments) == segments
 
 
 @pytest.mark.parametrize("rank", [64, 65, 300])
@@ -113,7 +116,7 @@ def test_tensor_of_high_rank_keeps_its_name_and_loses_its_shape(rank):
     """The format allows 64 dimensions; a checkpoint with more must still be compressed."""
     view = View("w", dtypes.BY_NAME["F32"], (1,) * rank, (1,) * rank)
     reader = ArchiveReader(MemoryBytes(write(bytes(4), [], [Segment(0, 4, view.dtype, "weights", (view,))])))
-    (read,) = reader.index.segments[0].views
+    (read,) = reader.description.segments[0].views
     assert read == (view if rank == 64 else View("w", view.dtype, None))
 
 
@@ -137,14 +140,14 @@ def test_index_is_readable_in_a_hex_dump_until_it_is_large():
         segments = [Segment(4 * i, 4, view.dtype, "weights", (view,)) for i in range(count)]
         archive = write(bytes(4 * count), [], segments)
         assert parse_footer(archive[-48:], len(archive)).index_codec == codec
-        assert len(ArchiveReader(MemoryBytes(archive)).index.segments) == count
+        assert len(ArchiveReader(MemoryBytes(archive)).description.segments) == count
 
 
 def test_index_that_packs_too_well_is_stored():
     """A reader refuses more than 64 times the stored size, so a writer must not write it."""
     view = View("x" * 6_000_000, dtypes.BY_NAME["F32"], (1,))
     archive = write(bytes(4), [], [Segment(0, 4, view.dtype, "weights", (view,))])
-    assert ArchiveReader(MemoryBytes(archive)).index.segments[0].views == (view,)
+    assert ArchiveReader(MemoryBytes(archive)).description.segments[0].views == (view,)
 
 
 def test_opening_reads_nothing_of_the_frames():
@@ -344,3 +347,12 @@ def test_offsets_beyond_32_bits():
     assert len(reader.windows()) == 21
     assert decode_frame(reader, 20) == b"the end!"
     assert reader.frames[20].header.extents == ((20 * window, 8),)
+
+
+@pytest.mark.parametrize("name", ["segments_too_short", "view_name_not_utf8", "view_of_rank_65", "writer_bytes_left"])
+def test_flaw_in_the_description_costs_no_byte(name):
+    """Decoding needs neither segments nor writer: only listing fails."""
+    reader = ArchiveReader(MemoryBytes((GOLDEN / "fail" / f"{name}.nvckpt").read_bytes()))
+    assert decode_all(reader, 1) == reader.index.original_hash
+    with pytest.raises(CorruptArchiveError):
+        _ = reader.description

@@ -26,9 +26,11 @@ class Collected(bytearray):
 
 
 def restore(archive: bytes) -> bytes:
-    """Decode everything with every check, as `decompress` and `verify` do."""
+    """Decode everything and read the description, with every check there is."""
     out = Collected()
-    decode_all(ArchiveReader(MemoryBytes(archive)), 1, out)
+    reader = ArchiveReader(MemoryBytes(archive))
+    decode_all(reader, 1, out)
+    assert reader.description is not None
     return bytes(out)
 
 

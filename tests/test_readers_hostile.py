@@ -200,7 +200,7 @@ def test_a_zip_behind_other_bytes_is_found():
     zipped = torch_zip_bytes({"a": bytes(8)})
     source = read(b"PK\x03\x04 no zip at all" + zipped)
     assert len(tensors(source)) == 1
-    assert source.warnings == ("the file does not start with a zip; its first part is stored as plain bytes",)
+    assert source.warnings == ("the file does not start with a zip; its first part is kept as plain bytes",)
 
 
 def test_many_concatenated_zips_are_read():
@@ -342,7 +342,7 @@ def test_a_mistake_in_a_reader_is_survived(monkeypatch):
 
     monkeypatch.setattr(sniff, "_read", fail)
     source = read_source(MemoryBytes(b"some bytes"))
-    assert source.warnings == ("the file could not be understood; stored as plain bytes",)
+    assert source.warnings == ("the file could not be understood; kept as plain bytes",)
     assert [s.length for s in source.segments] == [10]
 
 
