@@ -51,7 +51,7 @@ class Diagnosis:
 
 
 def diagnose() -> Diagnosis:
-    """Look; nothing is changed, and CuPy is imported where it is installed."""
+    """Look; nothing is changed, and no GPU library is imported."""
     ids = {codec.name: codec.id for codec in registry.CPU_CODECS} | {v: k for k, v in registry.GPU_ONLY.items()}
     return Diagnosis(
         __version__,

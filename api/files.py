@@ -131,7 +131,7 @@ def check_output(source: Input, output: Path, *, force: bool) -> None:
     if stat.S_ISDIR(there.st_mode):
         raise NotARegularFileError(f"output {show(output)} is a directory")
     if not force and not is_stream(output):
-        raise OutputExistsError(f"output {show(output)} exists already; use -f to replace it")
+        raise OutputExistsError(f"output {show(output)} exists already; -f (force) replaces it")
 
 
 def check_removal(output: Path | None) -> None:

@@ -22,6 +22,8 @@ def run(command: str, names: Sequence[str], talk: Talk, work: Work) -> Exit:
     for name in names:
         try:
             results.append(work(name))
+        except BrokenPipeError:
+            raise  # nobody reads the words any more; the archive is not to blame
         except KNOWN_ERRORS as error:
             talk.error(f"{show(name)}: {sentence_of(error)}")
             results.append(report.error_json(name, error))

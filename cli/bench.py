@@ -14,11 +14,20 @@ if TYPE_CHECKING:
 
 Paths = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[FILE]...", help="Checkpoints; the sample data if none.", show_default=False),
+    typer.Argument(
+        metavar="FILE",
+        help="Measured together; else the sample data.",
+        show_default=False,
+    ),
 ]
 Codecs = Annotated[
     list[str] | None,
-    typer.Option("--codec", metavar="NAME", help="Measure this one; may repeat; `all` takes all.", show_default=False),
+    typer.Option(
+        "--codec",
+        metavar="NAME",
+        help="A codec, or all; may be repeated.",
+        show_default=False,
+    ),
 ]
 Groups = Annotated[
     list[str] | None, typer.Option("--group", metavar="NAME", help="Only this group; may repeat.", show_default=False)
@@ -52,6 +61,7 @@ def bench(
         talk.document({**content, "results": [_row_json(row) for row in rows]})
     else:
         talk.table(_table(rows))
+        talk.line("In memory. Tensors below 1 KiB count as structure, with which they are coded.")
         for row in rows:
             if row.problem:
                 talk.line(f"{row.codec}: {row.problem}")

@@ -25,6 +25,8 @@ def doctor(json: options.Json = False) -> Exit:
     talk.table(libraries)
     codecs = report.table(("codec", "id", "here"), left=3)
     for codec in found.codecs:
-        codecs.add_row(codec.name, "" if codec.id is None else str(codec.id), codec.problem or "yes")
+        codecs.add_row(codec.name, "" if codec.id is None else str(codec.id), "no" if codec.problem else "yes")
     talk.table(codecs)
+    for problem in dict.fromkeys(codec.problem for codec in found.codecs if codec.problem):
+        talk.line(f"{', '.join(codec.name for codec in found.codecs if codec.problem == problem)}: {problem}")
     return Exit.OK

@@ -29,6 +29,7 @@ def list_archives(
             shown = (t for t in listing.tensors if t.dtype or verbose > 1)
             for line in () if json or quiet else report.tensor_lines(shown):
                 talk.line(line)
+            talk.note("Tensors of a kind below 256 KiB share a frame: their size after is a share of it.")
         talk.table(report.group_table(listing.groups, listing.bytes_in, listing.bytes_out))
         return report.listing_json(listing) if json else {"ok": True}
 

@@ -74,6 +74,7 @@ def _prepare_streams() -> None:
 
 def _run() -> int:
     from nvckpt.errors import KNOWN_ERRORS, InvalidRequestError, code_of, sentence_of
+    from nvckpt.files import show
 
     try:
         if len(sys.argv) == 1:
@@ -95,7 +96,8 @@ def _run() -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILED
     except KNOWN_ERRORS as error:
-        return _fail(sentence_of(error), Exit.USAGE if code_of(error) == "usage" else Exit.FAILED)
+        named = f"{show(error.filename)}: " if isinstance(error, OSError) and error.filename else ""
+        return _fail(named + sentence_of(error), Exit.USAGE if code_of(error) == "usage" else Exit.FAILED)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", Exit.INTERRUPTED)
     except Terminated:

@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-Files = Annotated[list[str], typer.Argument(metavar="FILE...", help="Files; - is standard input.", show_default=False)]
+Files = Annotated[list[str], typer.Argument(metavar="FILE", help="Files; - is standard input.", show_default=False)]
 Output = Annotated[
     str | None, typer.Option("-o", "--output", metavar="PATH", help="Write here; one input only.", show_default=False)
 ]
 Stdout = Annotated[bool, typer.Option("-c", "--stdout", help="Write to standard output.")]
-Force = Annotated[bool, typer.Option("-f", "--force", help="Replace outputs, follow links, allow a terminal.")]
-Keep = Annotated[bool, typer.Option("-k/ ", "--keep/--rm", help="Keep the input, or remove it after success.")]
+Force = Annotated[bool, typer.Option("-f", "--force", help="Replace outputs, follow links, write data to a terminal.")]
+Keep = Annotated[bool, typer.Option("-k/ ", "--keep/--rm", show_default="keep", help="Remove the input after success?")]
 Threads = Annotated[
     int, typer.Option("-T", "--threads", min=0, metavar="N", envvar="NVCKPT_THREADS", help="Threads; 0 is one a core.")
 ]
@@ -19,8 +19,18 @@ Codec = Annotated[
     str, typer.Option("--codec", metavar="NAME", help="auto, or one codec for everything; `doctor` lists them.")
 ]
 Level = Annotated[str, typer.Option("--level", metavar="LEVEL", help="fast, default, max, or the codec's number.")]
-Quiet = Annotated[int, typer.Option("-q", "--quiet", count=True, help="No table and warnings; twice: no errors.")]
-Verbose = Annotated[int, typer.Option("-v", "--verbose", count=True, help="Say more.")]
+Quiet = Annotated[
+    int,
+    typer.Option(
+        "-q", "--quiet", count=True, show_default=False, help="No tables, no warnings; twice: no errors either."
+    ),
+]
+Verbose = Annotated[
+    int,
+    typer.Option(
+        "-v", "--verbose", count=True, show_default=False, help="Say more: every warning, tensor or damaged name."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of words.")]
 Progress = Annotated[
     bool | None,

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nvckpt.errors import KnownError, code_of, sentence_of
-from nvckpt.files import show
+from nvckpt.files import PIPE, show
 from nvckpt.results import CompressResult, DecompressResult, GroupSize, Listing, TensorInfo
 from nvckpt.version import __version__
 
@@ -52,7 +52,7 @@ def table(columns: Sequence[str], left: int = 1, title: str | None = None) -> "T
 
 def group_table(groups: Iterable[GroupSize], before: int, after: int) -> "Table":
     """Return the table that `compress` and `list` end with."""
-    made = table(("group", "tensors", "before", "after", "ratio", "of file"))
+    made = table(("group", "tensors", "before", "after", "ratio", "of original"))
     for group in groups:
         share = f"{100 * group.bytes_in / before:.1f} %" if before else "-"
         tensors = f"{group.tensors:,}" if group.tensors else ""
@@ -70,18 +70,24 @@ def group_table(groups: Iterable[GroupSize], before: int, after: int) -> "Table"
     return made
 
 
+def _place(name: str, direction: str) -> str:
+    return f"standard {direction}" if name == PIPE else show(name)
+
+
 def compress_line(result: CompressResult) -> str:
     """Return the line under the table: where to, how fast, on what."""
     checked = "verified" if result.verified else "not verified"
     speed = f"{rate(result.bytes_in, result.seconds)} on {result.device}, {checked}"
-    return f"{show(result.source)} -> {show(result.output)} ({result.format}): {speed}"
+    return f"{_place(result.source, 'input')} -> {_place(result.output, 'output')} ({result.format}): {speed}"
 
 
 def decompress_line(result: DecompressResult) -> str:
     """Return the line that ends a decompression or verification."""
     speed = f"{size(result.bytes_out)} at {rate(result.bytes_out, result.seconds)} on {result.device}"
     if result.output:
-        return f"{show(result.source)} -> {show(result.output)}: {speed}, identical to the original"
+        return (
+            f"{_place(result.source, 'input')} -> {_place(result.output, 'output')}: {speed}, identical to the original"
+        )
     if result.damage:
         return f"{show(result.source)}: damaged"
     return f"{show(result.source)}: sound, {speed}"
@@ -89,6 +95,7 @@ def decompress_line(result: DecompressResult) -> str:
 
 def tensor_lines(tensors: Iterable[TensorInfo]) -> Iterator[str]:
     """Yield a line a tensor storage, names last and never cut: made for grep as much as for reading."""
+    yield f"{'before':>11} {'after':>11} {'ratio':>7}  {'group':<14} {'dtype':<8} {'shape':<16} {'codec':<10}  tensor"
     for t in tensors:
         names = ", ".join(show(name) for name in t.names) or f"(opaque bytes at {t.offset})"
         shape = "x".join(map(str, t.shape)) if t.shape else "-"

@@ -54,7 +54,7 @@ def test_existing_output_is_refused(sh):
     """Without -f nothing is replaced, and the sentence says how to."""
     (sh.folder / "x.pt.nvckpt").write_bytes(b"precious")
     done = sh("compress", "x.pt", check=1)
-    assert "exists already; use -f to replace it" in done.err
+    assert "exists already; -f (force) replaces it" in done.err
     assert (sh.folder / "x.pt.nvckpt").read_bytes() == b"precious"
 
 
