@@ -21,7 +21,7 @@ from nvckpt.formats.layout import FrameHeader, StreamRecord
 from nvckpt.formats.segments import Source
 from nvckpt.formats.sniff import read_source
 from nvckpt.pipeline import ordered_map, thread_count
-from nvckpt.plan import BlockPlan, Window, windows
+from nvckpt.plan import WINDOW, BlockPlan, Window, windows
 from nvckpt.results import CompressResult, describe, group_sizes
 from nvckpt.version import __version__
 
@@ -86,6 +86,8 @@ def compress(
                 if options.verify:
                     verify_written(file, index, options.threads)
                 file.commit(opened.attributes, overwrite=options.force)
+        if options.remove:
+            check_still(opened.data, index.original_hash)
     return CompressResult(
         name,
         target_name,
@@ -180,6 +182,17 @@ def _gather(task: _Task) -> memoryview:
         window[offset - task.window_start : offset - task.window_start + length] for offset, length in task.plan.extents
     ]
     return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+
+def check_still(data: FileBytes, expected: bytes) -> None:
+    """SourceChangedError unless the source, read once more, has this hash: a write through a mapping moves no time."""
+    file_hash = FileHash()
+    for offset in range(0, data.size, WINDOW):
+        file_hash.update(data.read_at(offset, min(WINDOW, data.size - offset)))
+    if file_hash.digest() != expected:
+        raise SourceChangedError(
+            "the file changed while it was read; it was not removed, and its archive is out of date"
+        )
 
 
 def verify_written(file: AtomicFile, index: Index, threads: int) -> None:

@@ -17,7 +17,7 @@ from nvckpt.formats.errors import CorruptArchiveError, FormatError, UnsupportedA
 from nvckpt.formats.layout import Extent
 from nvckpt.formats.segments import Segment
 from nvckpt.pipeline import ordered_map, thread_count
-from nvckpt.results import Damage, DecompressResult
+from nvckpt.results import Damage, DecompressResult, touched
 
 Progress = Callable[[int, int], None]
 
@@ -175,14 +175,10 @@ def _damage(reader: ArchiveReader, number: int, reason: str) -> Damage:
     return Damage(names, first, end - first, reason)
 
 
-def _names(segments: Iterable[Segment], extents: Sequence[Extent]) -> Iterator[str]:
-    position = 0
-    for segment in segments:
-        while position < len(extents) and sum(extents[position]) <= segment.offset:
-            position += 1
-        if position == len(extents):
-            break
-        if segment.dtype and extents[position][0] < segment.end:
+def _names(segments: Sequence[Segment], extents: Sequence[Extent]) -> Iterator[str]:
+    for number, _ in touched(segments, extents):
+        segment = segments[number]
+        if segment.dtype:
             yield segment.views[0].name if segment.views else f"tensor at {segment.offset}"
 
 

@@ -54,17 +54,31 @@ class NotARegularFileError(OperationError):
     code = "not_a_file"
 
 
-class WriteError(OperationError):
-    """The output could not be written; `code` is that of the system's error."""
+class SystemRefusalError(OperationError):
+    """The system refused a step; `code` is that of its error."""
 
-    def __init__(self, output: str, cause: OSError) -> None:
-        super().__init__(f"cannot write {output}: {sentence_of(cause)}")
+    def __init__(self, sentence: str, cause: OSError) -> None:
+        super().__init__(f"{sentence}: {sentence_of(cause)}")
         self._code = code_of(cause)
 
     @property
     def code(self) -> str:  # type: ignore[override]
         """See the class."""
         return self._code
+
+
+class WriteError(SystemRefusalError):
+    """The output could not be written."""
+
+    def __init__(self, output: str, cause: OSError) -> None:
+        super().__init__(f"cannot write {output}", cause)
+
+
+class RemovalError(SystemRefusalError):
+    """The output is written and whole, but the input could not be removed."""
+
+    def __init__(self, output: str, cause: OSError) -> None:
+        super().__init__(f"{output} is written, but the input could not be removed", cause)
 
 
 KnownError = OperationError | FormatError | CodecError | OSError | MemoryError

@@ -15,6 +15,7 @@ from nvckpt.errors import (
     InvalidRequestError,
     NotARegularFileError,
     OutputExistsError,
+    RemovalError,
     SourceChangedError,
     WriteError,
 )
@@ -50,7 +51,7 @@ class Input:
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
-    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @contextlib.contextmanager
@@ -105,6 +106,8 @@ def transfer(
     leaving without an exception, unless it changed meanwhile.
     """
     with open_input(os.fspath(name), follow=force) as opened:
+        if os.fspath(output).endswith(os.sep):
+            raise NotARegularFileError(f"output {show(output)} is a directory; name a file in it")
         target = None if os.fspath(output) == PIPE else Path(output)
         if remove:
             check_removal(target)
@@ -114,7 +117,10 @@ def transfer(
         yield opened, target
         if remove and opened.path is not None:
             opened.check_unchanged()
-            opened.path.unlink()
+            try:
+                opened.path.unlink()
+            except OSError as error:
+                raise RemovalError(show(output), error) from error
             sync_directory(opened.path.parent)
 
 
@@ -176,7 +182,7 @@ def check_space(descriptor: int, size: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def show(path: Path | str) -> str:
+def show(path: str | os.PathLike[str]) -> str:
     """Return a path as text that can be printed: undecodable bytes and control characters escaped."""
     return "".join(c if c.isprintable() else _escaped(c) for c in os.fspath(path))
 

@@ -120,13 +120,13 @@ def describe(index: Index, segments: Sequence[Segment]) -> list[TensorInfo]:
     for frame in index.frames:
         total = len(frame.packed) + frame.header.payload_size
         used = {registry.name_of(stream.codec_id) for stream in frame.header.streams}
-        for number, length in _touched(segments, frame.header.extents):
+        for number, length in touched(segments, frame.header.extents):
             shares[number] += total * length // frame.header.original_size
             codecs[number] |= used
     return [_info(*facts) for facts in zip(segments, shares, codecs, strict=True)]
 
 
-def _touched(segments: Sequence[Segment], extents: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def touched(segments: Sequence[Segment], extents: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the number of each segment that the extents overlap, with the length of the overlap."""
     number = 0
     for offset, length in extents:

@@ -20,6 +20,8 @@ from nvckpt.cli.list import list_archives
 from nvckpt.cli.verify import verify
 from nvckpt.version import __version__
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -54,12 +56,15 @@ app.command()(doctor)
 
 def main() -> None:
     """Run the command line; every way out is an exit code of `Exit`."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _SIGNALS:
         # Ignored from outside means `nohup`, which is meant.
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _terminate)
+            signal.signal(number, _stop)
+    sys.unraisablehook = _stop_once_more
     _prepare_streams()
-    sys.exit(_run())
+    code = _run()
+    _ignore_signals()
+    sys.exit(code)
 
 
 def _prepare_streams() -> None:
@@ -112,5 +117,28 @@ def _fail(sentence: str, code: Exit) -> int:
     return code
 
 
-def _terminate(_number: int, _frame: FrameType | None) -> None:
+def _stop(number: int, _frame: FrameType | None) -> None:
+    """Raise what the signal means; a second one must not break into the cleaning up."""
+    _ignore_signals()
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     raise Terminated
+
+
+def _ignore_signals() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for number in (*_SIGNALS, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _stop_once_more(lost: "sys.UnraisableHookArgs") -> None:
+    """Raise a signal's exception again when it came inside a callback, where Python prints and drops it.
+
+    A timer does it a moment later: raised in this very hook it would be dropped again.
+    """
+    if not isinstance(lost.exc_value, KeyboardInterrupt | Terminated):
+        sys.__unraisablehook__(lost)
+    elif not sys.is_finalizing():
+        again = signal.SIGINT if isinstance(lost.exc_value, KeyboardInterrupt) else signal.SIGTERM
+        signal.signal(signal.SIGALRM, lambda _number, frame: _stop(again, frame))
+        signal.setitimer(signal.ITIMER_REAL, 0.01)

@@ -24,6 +24,8 @@ _WORTH = 0.995
 # Opaque bytes up to this size get a slow search; pickles and zip headers seldom exceed it.
 _SMALL = 1 << 20
 _SMALL_FLOATS = 64 << 10
+# A sample's zstd must beat `float` by this much before the whole block is tried: a sample misses rows and columns.
+_CLEARLY = 0.97
 # Planes must beat the plain bytes clearly on a sample, which a stronger search may still improve.
 _WORTH_PLANES = 0.97
 # Below this, opaque bytes are text and tables, not arrays of numbers.
@@ -75,10 +77,24 @@ def encode(data: Buffer, content: Content, choice: Choice) -> Block:
     by_float = choice.codec == "float" or (choice.codec == registry.AUTO and content.is_float)
     if by_float:
         attempts.append(_float_block(data, content, choice.level))
-    # A float stream has a few hundred bytes of tables and states, which little data does not repay.
-    if choice.codec not in ("store", "float") and (not by_float or len(data) <= _SMALL_FLOATS or choice.level == "max"):
+    if choice.codec not in ("store", "float") and (
+        not by_float or _standard_may_win(data, content, attempts[-1], choice)
+    ):
         attempts.append(_standard_block(data, content, choice))
     return min(attempts, key=lambda block: block.encoded_size)
+
+
+def _standard_may_win(data: Buffer, content: Content, by_float: Block, choice: Choice) -> bool:
+    """Tell whether zstd's planes are worth a try after `float`.
+
+    They are for little data, which does not repay a float stream's tables and states, and where a sample
+    shows what `float` does not look for: repeats, and low bits that are zero, as in FP32 that holds FP16.
+    """
+    if len(data) <= _SMALL_FLOATS or choice.level == "max":
+        return True
+    sample = _sample(memoryview(data).cast("B"))
+    share = _standard_block(sample, content, Choice(registry.AUTO, "fast")).encoded_size / len(sample)
+    return share < _CLEARLY * by_float.encoded_size / len(data)
 
 
 def _float_block(data: Buffer, content: Content, level: registry.Level) -> Block:

@@ -134,7 +134,9 @@ def _rename_new(source: Path, target: Path) -> None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
         source.rename(target)
     else:
-        source.unlink()
+        # The output has its name; a directory that only lets files be added keeps the other name, too.
+        with contextlib.suppress(OSError):
+            source.unlink()
 
 
 def _umask() -> int:

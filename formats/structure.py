@@ -31,7 +31,8 @@ class Place:
 
     def __init__(self, parent: "Place | None", component: str, role: str) -> None:
         self.parent = parent
-        self.component = component
+        # Cut here, once: a name is made for every tensor below, and a hostile key may be as long as its pickle.
+        self.component = component[-_MAX_NAME_LENGTH:]
         self.role = role
 
     def child(self, component: str) -> "Place":

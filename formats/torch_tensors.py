@@ -27,6 +27,8 @@ from nvckpt.formats.torch_rebuild import (
 
 # Names are shown to people; the limit only stops a small pickle from asking for gigabytes of them.
 _MAX_NAMES_LENGTH = 256 << 20
+_MAX_VIEWS = 4096
+"""Names kept of one storage: millions of references to it must not make the archive larger than the file."""
 _LEAVES = frozenset({str, bytes, int, float, bool, type(None), Global, Key, Placeholder})
 
 _Children = Iterator[tuple[object, Place]]
@@ -154,7 +156,8 @@ class _Search:
     def _add_view(self, storage: Storage, view: View, place: Place) -> None:
         if not storage.views:
             storage.role = place.role
-        storage.views.append(view)
+        if len(storage.views) < _MAX_VIEWS:
+            storage.views.append(view)
 
     def _name(self, place: Place) -> str:
         name = encodable(place.name())

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import nvckpt
 from nvckpt import compression, plan
-from nvckpt.codecs import registry
+from nvckpt.codecs import blocks, registry
+from nvckpt.codecs.content import Content
 from nvckpt.compression import CompressOptions
 from nvckpt.decompression import DecompressOptions, decode_all
 from nvckpt.errors import InvalidRequestError, SourceChangedError, VerificationError, WriteError
@@ -415,3 +416,49 @@ def test_space_is_looked_for_before_anything_is_written(tmp_path):
         check_space(file.fileno(), 1)
         with pytest.raises(OSError, match="No space left"):
             check_space(file.fileno(), 1 << 60)
+
+
+def test_rm_keeps_a_source_that_changed_without_a_sign(tmp_path, monkeypatch):
+    """A page written through a mapping moves no time; before removal the source is read and hashed once more."""
+    source = tmp_path / "x.bin"
+    source.write_bytes(bytes(range(256)) * 4000)
+    monkeypatch.setattr("nvckpt.files.Input.check_unchanged", lambda self: None)
+
+    def change(done, total):
+        with source.open("r+b") as file:
+            file.write(b"newer")
+
+    with pytest.raises(SourceChangedError, match="not removed"):
+        nvckpt.compress(source, options=nvckpt.CompressOptions(remove=True), progress=change)
+    assert source.read_bytes().startswith(b"newer")
+
+
+def test_source_whose_time_was_set_back_is_seen(tmp_path):
+    """The time of the change of its entry tells what its own time hides."""
+    source = tmp_path / "x.bin"
+    source.write_bytes(bytes(100_000))
+
+    def change(done, total):
+        before = source.stat()
+        with source.open("r+b") as file:
+            file.write(b"newer")
+        os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    with pytest.raises(SourceChangedError):
+        nvckpt.compress(source, progress=change)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]
+
+
+@pytest.mark.parametrize("kind", ["fp16_in_fp32", "fp32_in_fp64", "nan", "alternating"])
+def test_auto_is_not_far_behind_zstd_on_structured_floats(kind):
+    """Where a sample shows repeats or empty low bits, auto tries what finds them."""
+    values = np.random.RandomState(3).normal(0, 0.02, 100_000)
+    data, content = {
+        "fp16_in_fp32": (values.astype("<f2").astype("<f4"), Content(4, "fp32")),
+        "fp32_in_fp64": (values.astype("<f4").astype("<f8"), Content(8, "fp64")),
+        "nan": (np.full(100_000, np.nan, "<f4"), Content(4, "fp32")),
+        "alternating": (np.tile(np.array([1.25, -3.5, 7.0], "<f4"), 33_000), Content(4, "fp32")),
+    }[kind]
+    auto = blocks.encode(data.tobytes(), content, blocks.Choice())
+    zstd = blocks.encode(data.tobytes(), content, blocks.Choice("zstd"))
+    assert auto.encoded_size <= 1.03 * zstd.encoded_size + 64
