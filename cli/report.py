@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from nvckpt.errors import KnownError, code_of, sentence_of
 from nvckpt.files import PIPE, show
-from nvckpt.results import CompressResult, DecompressResult, GroupSize, Listing, TensorInfo
 from nvckpt.version import __version__
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from nvckpt.results import CompressResult, DecompressResult, GroupSize, Listing, TensorInfo
 
 SCHEMA = 1
 
@@ -50,7 +51,7 @@ def table(columns: Sequence[str], left: int = 1, title: str | None = None) -> "T
     return made
 
 
-def group_table(groups: Iterable[GroupSize], before: int, after: int) -> "Table":
+def group_table(groups: "Iterable[GroupSize]", before: int, after: int) -> "Table":
     """Return the table that `compress` and `list` end with."""
     made = table(("group", "tensors", "before", "after", "ratio", "of original"))
     for group in groups:
@@ -74,14 +75,14 @@ def _place(name: str, direction: str) -> str:
     return f"standard {direction}" if name == PIPE else show(name)
 
 
-def compress_line(result: CompressResult) -> str:
+def compress_line(result: "CompressResult") -> str:
     """Return the line under the table: where to, how fast, on what."""
     checked = "verified" if result.verified else "not verified"
     speed = f"{rate(result.bytes_in, result.seconds)} on {result.device}, {checked}"
     return f"{_place(result.source, 'input')} -> {_place(result.output, 'output')} ({result.format}): {speed}"
 
 
-def decompress_line(result: DecompressResult) -> str:
+def decompress_line(result: "DecompressResult") -> str:
     """Return the line that ends a decompression or verification."""
     speed = f"{size(result.bytes_out)} at {rate(result.bytes_out, result.seconds)} on {result.device}"
     if result.output:
@@ -93,7 +94,7 @@ def decompress_line(result: DecompressResult) -> str:
     return f"{show(result.source)}: sound, {speed}"
 
 
-def tensor_lines(tensors: Iterable[TensorInfo]) -> Iterator[str]:
+def tensor_lines(tensors: "Iterable[TensorInfo]") -> Iterator[str]:
     """Yield a line a tensor storage, names last and never cut: made for grep as much as for reading."""
     yield f"{'before':>11} {'after':>11} {'ratio':>7}  {'group':<14} {'dtype':<8} {'shape':<16} {'codec':<10}  tensor"
     for t in tensors:
@@ -118,7 +119,7 @@ def _number(before: int, after: int) -> float | None:
     return round(before / after, 6) if before and after else None
 
 
-def _groups_json(groups: Iterable[GroupSize]) -> list[dict[str, Any]]:
+def _groups_json(groups: "Iterable[GroupSize]") -> list[dict[str, Any]]:
     return [
         {
             "name": g.name,
@@ -131,7 +132,7 @@ def _groups_json(groups: Iterable[GroupSize]) -> list[dict[str, Any]]:
     ]
 
 
-def compress_json(result: CompressResult) -> dict[str, Any]:
+def compress_json(result: "CompressResult") -> dict[str, Any]:
     """Return one entry of `results`."""
     return {
         **path_json("input", result.source),
@@ -152,7 +153,7 @@ def compress_json(result: CompressResult) -> dict[str, Any]:
     }
 
 
-def decompress_json(result: DecompressResult) -> dict[str, Any]:
+def decompress_json(result: "DecompressResult") -> dict[str, Any]:
     """Return one entry of `results`; a damaged archive is not ok."""
     error = (
         {"code": "corrupt", "message": "; ".join(damage.sentence() for damage in result.damage)}
@@ -175,7 +176,7 @@ def decompress_json(result: DecompressResult) -> dict[str, Any]:
     }
 
 
-def listing_json(listing: Listing) -> dict[str, Any]:
+def listing_json(listing: "Listing") -> dict[str, Any]:
     """Return one entry of `results`, with every tensor."""
     return {
         **path_json("input", listing.source),
@@ -198,7 +199,7 @@ def _json_names(names: Iterable[str]) -> list[str]:
     return [name.encode("utf-8", "replace").decode() for name in names]
 
 
-def _tensor_json(tensor: TensorInfo) -> dict[str, Any]:
+def _tensor_json(tensor: "TensorInfo") -> dict[str, Any]:
     return {
         "names": _json_names(tensor.names),
         "group": tensor.group,
