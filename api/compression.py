@@ -69,7 +69,8 @@ def compress(
     """Compress `source` into the archive `output` (default: the name with `.nvckpt` added).
 
     `-` stands for standard input and output. The source is never touched, except by `remove`. Raises
-    one of `nvckpt.errors.KNOWN_ERRORS`; then nothing new exists under the output's name.
+    one of `nvckpt.errors.KNOWN_ERRORS`; then nothing new exists under the output's name, unless only the removal
+    failed, which the sentence says.
     """
     options = options or CompressOptions()
     started = time.perf_counter()

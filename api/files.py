@@ -38,16 +38,16 @@ class Input:
     attributes: Attributes | None
     status: os.stat_result
 
-    def check_unchanged(self) -> None:
-        """SourceChangedError when the file was written to or replaced since it was opened."""
+    def check_unchanged(self, consequence: str = "nothing was written") -> None:
+        """SourceChangedError, saying the consequence, when the file was written to or replaced since it was opened."""
         if self.path is None:
             return
         try:
             states = (os.fstat(self.data.descriptor), self.path.stat())
         except FileNotFoundError as error:
-            raise SourceChangedError("the file was removed while it was read; nothing was written") from error
+            raise SourceChangedError(f"the file was removed while it was read; {consequence}") from error
         if any(_identity(state) != _identity(self.status) for state in states):
-            raise SourceChangedError("the file changed while it was read; nothing was written")
+            raise SourceChangedError(f"the file changed while it was read; {consequence}")
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
@@ -116,7 +116,7 @@ def transfer(
             target = final_path(target)
         yield opened, target
         if remove and opened.path is not None:
-            opened.check_unchanged()
+            opened.check_unchanged("it was not removed, and its output is out of date")
             try:
                 opened.path.unlink()
             except OSError as error:

@@ -1,7 +1,7 @@
 """The float codec in NumPy: the readable oracle, and the last resort where no compiler ran.
 
 One function for each step of FORMAT.md 16, vectorised over chunks and lanes. It favours being evidently
-right over speed: some tens of MB/s.
+right over speed: a few MB/s.
 """
 
 import struct

@@ -19,7 +19,14 @@ from nvckpt.codecs import blocks, registry
 from nvckpt.codecs.content import Content
 from nvckpt.compression import CompressOptions
 from nvckpt.decompression import DecompressOptions, decode_all
-from nvckpt.errors import InvalidRequestError, SourceChangedError, VerificationError, WriteError
+from nvckpt.errors import (
+    InvalidRequestError,
+    NotARegularFileError,
+    RemovalError,
+    SourceChangedError,
+    VerificationError,
+    WriteError,
+)
 from nvckpt.files import check_space
 from nvckpt.formats import dtypes
 from nvckpt.formats.byte_source import MemoryBytes
@@ -462,3 +469,31 @@ def test_auto_is_not_far_behind_zstd_on_structured_floats(kind):
     auto = blocks.encode(data.tobytes(), content, blocks.Choice())
     zstd = blocks.encode(data.tobytes(), content, blocks.Choice("zstd"))
     assert auto.encoded_size <= 1.03 * zstd.encoded_size + 64
+
+
+def test_removal_that_fails_is_told_apart(tmp_path, monkeypatch):
+    """The archive is there and whole; the sentence says that only the input could not be removed."""
+    source = tmp_path / "x.bin"
+    source.write_bytes(bytes(1000))
+    real = Path.unlink
+
+    def unlink(path, *args, **kwargs):
+        if path == source:
+            raise PermissionError(1, "Operation not permitted")
+        real(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(RemovalError, match="is written, but the input could not be removed: operation not permitted"):
+        nvckpt.compress(source, options=nvckpt.CompressOptions(remove=True))
+    monkeypatch.undo()
+    assert nvckpt.verify(tmp_path / "x.bin.nvckpt").damage == ()
+    assert source.exists()
+
+
+def test_output_that_ends_like_a_directory_is_refused(tmp_path):
+    """As cp and tar do: a missing folder is not made into a file."""
+    source = tmp_path / "x.bin"
+    source.write_bytes(bytes(1000))
+    with pytest.raises(NotARegularFileError):
+        nvckpt.compress(source, f"{tmp_path}/missing/")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]
