@@ -20,6 +20,7 @@ from nvckpt.formats.index import Description, Index
 from nvckpt.formats.layout import FrameHeader, StreamRecord
 from nvckpt.formats.segments import Source
 from nvckpt.formats.sniff import read_source
+from nvckpt.limits import check_memory
 from nvckpt.pipeline import ordered_map, thread_count
 from nvckpt.plan import WINDOW, BlockPlan, Window, windows
 from nvckpt.results import CompressResult, describe, group_sizes
@@ -36,6 +37,7 @@ class CompressOptions:
     `codec` is a name of the registry, `level` fast, default, max or the codec's own number, `device`
     auto, cpu or cuda, `threads` 0 for one a core. `verify` decodes what was written before it gets its name, `strict`
     refuses files that are not sound checkpoints, `remove` deletes the source after a verified success.
+    `max_memory` is in bytes, 0 for half of the machine's.
     """
 
     codec: str = registry.AUTO
@@ -46,11 +48,13 @@ class CompressOptions:
     verify: bool = True
     strict: bool = False
     remove: bool = False
+    max_memory: int = 0
 
     def __post_init__(self) -> None:
         """Raise the sentence for whatever cannot be."""
         device.resolve(self.device)
         blocks.Choice(self.codec, self.level)
+        check_memory(self.max_memory)
         if self.remove and not self.verify:
             raise InvalidRequestError("a source is only removed after verification: drop --no-verify or --rm")
 

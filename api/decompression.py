@@ -9,13 +9,14 @@ from pathlib import Path
 from nvckpt import files
 from nvckpt.codecs import blocks, device
 from nvckpt.codecs.errors import CodecError, CorruptChunkError
-from nvckpt.errors import InvalidRequestError
+from nvckpt.errors import InvalidRequestError, OutputTooLargeError
 from nvckpt.formats.atomic import AtomicFile, OutputFile
 from nvckpt.formats.checksum import FileHash, checksum
 from nvckpt.formats.container import ArchiveReader
 from nvckpt.formats.errors import CorruptArchiveError, FormatError, UnsupportedArchiveError
 from nvckpt.formats.layout import Extent
 from nvckpt.formats.segments import Segment
+from nvckpt.limits import check_memory
 from nvckpt.pipeline import ordered_map, thread_count
 from nvckpt.results import Damage, DecompressResult, touched
 
@@ -24,16 +25,23 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class DecompressOptions:
-    """How to decompress; `remove` deletes the archive after success."""
+    """How to decompress; `remove` deletes the archive after success.
+
+    `max_memory` is in bytes, 0 for half of the machine's. An archive that restores to more than `max_output` bytes is
+    refused, 0 for no bound.
+    """
 
     device: str = "auto"
     threads: int = 0
     force: bool = False
     remove: bool = False
+    max_memory: int = 0
+    max_output: int = 0
 
     def __post_init__(self) -> None:
         """Raise the sentence for a device that cannot be used."""
         device.resolve(self.device)
+        check_memory(self.max_memory)
 
 
 def default_output(archive: str) -> str:
@@ -62,6 +70,7 @@ def decompress(
     target_name = os.fspath(output) if output is not None else default_output(name)
     with files.transfer(name, target_name, force=options.force, remove=options.remove) as (opened, target):
         reader = ArchiveReader(opened.data)
+        _check_size(reader.index.original_size, options.max_output)
         with files.open_output(target) as file:
             if isinstance(file, AtomicFile):
                 files.check_space(file.descriptor, reader.index.original_size)
@@ -70,6 +79,13 @@ def decompress(
             if isinstance(file, AtomicFile):
                 file.commit(opened.attributes, overwrite=options.force)
     return _result(reader, name, target_name, started, options.device)
+
+
+def _check_size(size: int, most: int) -> None:
+    if most and size > most:
+        raise OutputTooLargeError(
+            f"the archive restores to {size} bytes, more than the {most} allowed; --max-output allows more"
+        )
 
 
 def verify(

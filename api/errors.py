@@ -48,6 +48,12 @@ class VerificationError(OperationError):
     code = "corrupt"
 
 
+class OutputTooLargeError(OperationError):
+    """An archive declares more bytes than the caller allows."""
+
+    code = "too_large"
+
+
 class NotARegularFileError(OperationError):
     """A directory, link or device stands where a file is needed."""
 

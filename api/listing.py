@@ -7,8 +7,11 @@ from nvckpt.formats.container import ArchiveReader
 from nvckpt.results import Listing, describe, group_sizes
 
 
-def inspect(archive: str | os.PathLike[str]) -> Listing:
-    """Read the index of `archive` (`-`: standard input); FormatError tells why it cannot be read."""
+def inspect(archive: str | os.PathLike[str], max_memory: int = 0) -> Listing:
+    """Read the index of `archive` (`-`: standard input); FormatError tells why it cannot be read.
+
+    `max_memory` is in bytes, 0 for half of the machine's.
+    """
     name = os.fspath(archive)
     with files.open_input(name, follow=True) as opened:
         reader = ArchiveReader(opened.data)

@@ -19,6 +19,7 @@ def compress(
     level: options.Level = "default",
     device: options.Device = "auto",
     threads: options.Threads = 0,
+    max_memory: options.MaxMemory = "",
     verify: options.Verify = True,
     strict: options.Strict = False,
     quiet: options.Quiet = 0,
@@ -30,13 +31,17 @@ def compress(
     from nvckpt.codecs.registry import parse_level
     from nvckpt.compression import CompressOptions, already_compressed, default_output
     from nvckpt.compression import compress as run
+    from nvckpt.limits import parse_size
 
     data_on_stdout = batch.check_outputs(files, output, stdout, force)
     if data_on_stdout and not keep:
         raise UsageError("--rm needs an output file, not standard output")
     if data_on_stdout and len(files) > 1:
         raise UsageError("archives cannot be joined: standard output takes one input")
-    chosen = CompressOptions(codec, parse_level(level), device, threads, force, verify, strict, not keep)
+    memory = parse_size(max_memory)
+    chosen = CompressOptions(
+        codec, parse_level(level), device, threads, force, verify, strict, not keep, max_memory=memory
+    )
     talk = Talk(quiet, verbose, json, results_to_stderr=data_on_stdout)
 
     default_name = output is None and not stdout

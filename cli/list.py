@@ -10,17 +10,21 @@ from nvckpt.files import show
 
 def list_archives(
     files: options.Files,
+    max_memory: options.MaxMemory = "",
     quiet: options.Quiet = 0,
     verbose: options.Verbose = 0,
     json: options.Json = False,
 ) -> Exit:
     """Show what archives hold, by group; -v shows every tensor, -vv also opaque bytes. Nothing is decoded."""
+    from nvckpt.limits import check_memory, parse_size
     from nvckpt.listing import inspect
 
+    memory = parse_size(max_memory)
+    check_memory(memory)
     talk = Talk(quiet, verbose, json)
 
     def one(name: str) -> dict[str, Any]:
-        listing = inspect(name)
+        listing = inspect(name, memory)
         if not json:
             talk.line(
                 f"{show(name)}: {show(listing.format)}, xxh3-128 {listing.hash}, written by {show(listing.writer)}"

@@ -19,6 +19,20 @@ Codec = Annotated[
     str, typer.Option("--codec", metavar="NAME", help="auto, or one codec for everything; `doctor` lists them.")
 ]
 Level = Annotated[str, typer.Option("--level", metavar="LEVEL", help="fast, default, max, or the codec's number.")]
+MaxMemory = Annotated[
+    str,
+    typer.Option(
+        "--max-memory",
+        metavar="SIZE",
+        envvar="NVCKPT_MAX_MEMORY",
+        help="Memory to stay below, such as 2G; by default half of the machine's.",
+        show_default=False,
+    ),
+]
+MaxOutput = Annotated[
+    str,
+    typer.Option("--max-output", metavar="SIZE", help="Refuse archives that restore to more.", show_default=False),
+]
 Quiet = Annotated[
     int,
     typer.Option(

@@ -13,6 +13,7 @@ def verify(
     files: options.Files,
     device: options.Device = "auto",
     threads: options.Threads = 0,
+    max_memory: options.MaxMemory = "",
     quiet: options.Quiet = 0,
     verbose: options.Verbose = 0,
     json: options.Json = False,
@@ -21,8 +22,9 @@ def verify(
     """Decode archives without writing anything, and name what is damaged; -v names every tensor."""
     from nvckpt.decompression import DecompressOptions
     from nvckpt.decompression import verify as run
+    from nvckpt.limits import parse_size
 
-    chosen = DecompressOptions(device, threads)
+    chosen = DecompressOptions(device, threads, max_memory=parse_size(max_memory))
     talk = Talk(quiet, verbose, json)
 
     def one(name: str) -> dict[str, Any]:
