@@ -28,12 +28,13 @@ from nvckpt.codecs.float_cuda_tables import (
     firsts,
     pairs,
 )
+from nvckpt.codecs.float_decisions import sample_stride
 from nvckpt.codecs.float_spec import MATRIX_SIZE, MAX_MATRICES, Flag, FloatSpec, Layout, LevelName, align
 
 _FIT_WARPS = 8
 _SAMPLE_RUNS = 32
 _RUN_BYTES = 512
-_EXCEPTION_SHARE, _ZERO_SHARE, _ZERO_STRIDE = 512, 128, 16
+_EXCEPTION_SHARE, _ZERO_SHARE = 512, 128
 
 
 @dataclass(slots=True)
@@ -160,14 +161,15 @@ def _plain_streams(jobs: Sequence[Job]) -> Table:
 def _sample(
     device: Device, kind: tuple[int, int], streams: Any, counts: npt.NDArray[np.int64], whole: bool, kept: list[Any]
 ) -> Any:
-    """Launch the sample of decisions 8 to 10: every 16th run, or some runs where only planes left out are guessed."""
+    """Launch the sample of decisions 8 to 10: runs at an even distance, or some where only planes left out are guessed."""
     runs = -(-counts * kind[0] // _RUN_BYTES)
     if whole:
-        sampled = -(-runs // _ZERO_STRIDE)
+        strides = np.array([sample_stride(count) for count in runs.tolist()], np.int64)
+        sampled = -(-runs // strides)
         units = pairs((-(-sampled // _SAMPLE_RUNS)).tolist())
         samples = np.zeros(len(units), SAMPLE)
-        samples["stream"], samples["stride"] = units[:, 0], _ZERO_STRIDE
-        samples["first"] = units[:, 1] * (_SAMPLE_RUNS * _ZERO_STRIDE)
+        samples["stream"], samples["stride"] = units[:, 0], strides[units[:, 0]]
+        samples["first"] = units[:, 1] * (_SAMPLE_RUNS * strides[units[:, 0]])
         rest = sampled[units[:, 0]] - units[:, 1].astype(np.int64) * _SAMPLE_RUNS
         samples["count"] = np.minimum(rest, _SAMPLE_RUNS)
     else:
@@ -193,8 +195,9 @@ def _settle(jobs: list[Job], streams: Any, seen: Any) -> None:
 def _choose_layout(job: Job, stream: Any, sight: Any) -> None:
     run = _RUN_BYTES // job.spec.word
     runs = -(-job.words // run)
-    sampled = -(-runs // _ZERO_STRIDE)
-    total = sampled * run - (runs * run - job.words if (sampled - 1) * _ZERO_STRIDE == runs - 1 else 0)
+    stride = sample_stride(runs)
+    sampled = -(-runs // stride)
+    total = sampled * run - (runs * run - job.words if (sampled - 1) * stride == runs - 1 else 0)
     zeros, exceptions = int(sight["zeros"]), int(sight["exceptions"])
     job.known, job.side_count = int(stream["known"]), int(stream["side_count"])
     if zeros * _ZERO_SHARE >= total:

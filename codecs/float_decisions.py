@@ -12,9 +12,9 @@ from nvckpt.codecs.float_spec import CENTRE, MAX_MATRICES, FloatSpec, Layout, Le
 Quanta = npt.NDArray[np.int64]
 
 _RUN_BYTES = 512
-_FLAT_RUNS, _ROW_RUNS = 64, 4
-_COLUMN_SAMPLE, _COST_SAMPLE = 256, 64
-_ZERO_STRIDE, _ZERO_SHARE, _EXCEPTION_SHARE = 16, 128, 512
+_FLAT_RUNS, _ROW_RUNS = 64, 1
+_COLUMN_SAMPLE, _COST_SAMPLE = 128, 32
+_ZERO_STRIDE, _ZERO_SHARE, _EXCEPTION_SHARE = 61, 128, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def choose(words: Words, spec: FloatSpec, level: LevelName) -> Choices:
     if layout == Layout.BYTES or (level == "fast" and spec.kind != "fp64"):
         return Choices(layout, (), nothing, False, 16)
     entries, side = _fit_all(words, spec.matrices, layout)
-    sample = _every_16th_run(words)
+    sample = _sampled_runs(words)
     zeros = int((words[sample] == 0).sum()) * _ZERO_SHARE >= len(sample) > 0
     if layout == Layout.LOG and spec.kind != "fp64" and _too_many_exceptions(words, sample, entries, side):
         return Choices(Layout.ROTATED, (), nothing, zeros, 4)
@@ -141,9 +141,14 @@ def _rowcol_pays(matrix: Words, row_levels: Quanta, column_offsets: Quanta, flat
     return bool(gain > 256 * 8 * (rows + cols) + 5 * rows * cols)
 
 
-def _every_16th_run(words: Words) -> npt.NDArray[np.int64]:
+def sample_stride(runs: int) -> int:
+    """Return which of a stream's runs decisions 8 and 9 sample: about a thousand or more, and an odd stride."""
+    return min(_ZERO_STRIDE, runs >> 10 | 1)
+
+
+def _sampled_runs(words: Words) -> npt.NDArray[np.int64]:
     run = _RUN_BYTES // words.dtype.itemsize
-    starts = range(0, len(words), run * _ZERO_STRIDE)
+    starts = range(0, len(words), run * sample_stride(-(-len(words) // run)))
     parts = [np.arange(start, min(len(words), start + run)) for start in starts]
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 

@@ -40,10 +40,10 @@ enum {
     FLOAT_MAX_MATRICES = 65536,
     FLOAT_RUN_BYTES = 512,
     FLOAT_FLAT_RUNS = 64,
-    FLOAT_ROW_RUNS = 4,
-    FLOAT_COLUMN_SAMPLE = 256,
-    FLOAT_COST_SAMPLE = 64,
-    FLOAT_ZERO_STRIDE = 16,
+    FLOAT_ROW_RUNS = 1,
+    FLOAT_COLUMN_SAMPLE = 128,
+    FLOAT_COST_SAMPLE = 32,
+    FLOAT_ZERO_STRIDE = 61,
     FLOAT_ZERO_SHARE = 128,
     FLOAT_EXCEPTION_SHARE = 512
 };
@@ -84,6 +84,13 @@ NVCKPT_FN int64_t float_mean(int64_t total, int64_t count) {
 /* Index of sample t of `most` spread over `count`, or t itself when there are no more than `most` */
 NVCKPT_FN uint32_t float_spread(uint32_t t, uint32_t count, uint32_t most) {
     return count <= most ? t : (uint32_t)((uint64_t)t * count / most);
+}
+
+/* Which of a stream's runs decisions 8 and 9 sample: at least a thousand or so, and never the same columns of every row
+ * as an even stride would. */
+NVCKPT_FN uint64_t float_sample_stride(uint64_t runs) {
+    uint64_t stride = runs >> 10 | 1;
+    return stride < FLOAT_ZERO_STRIDE ? stride : FLOAT_ZERO_STRIDE;
 }
 
 /* Words travel as their top 16 bits here: the low bits never take part in prediction. */

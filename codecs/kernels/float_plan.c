@@ -179,17 +179,18 @@ static int fit_all(const float_input *input, const float_kernels *kernels, float
     return failed ? FLOAT_NO_MEMORY : FLOAT_OK;
 }
 
-/* Decisions 8 and 9, over every 16th run of 512 bytes. */
+/* Decisions 8 and 9, over a sample of the runs of 512 bytes. */
 static void survey(const float_input *input, const float_kernels *kernels, float_plan *plan) {
     uint64_t run = FLOAT_RUN_BYTES / input->word, seen = 0;
+    uint64_t stride = run * float_sample_stride((input->n + run - 1) / run);
     uint16_t prediction[FLOAT_RUN_BYTES / 2];
     int64_t sums[2] = {0, 0};
     float_cursor cursor = float_cursor_at_start(plan->entries, plan->entry_count, plan->side);
-    for (uint64_t first = 0; first < input->n; first += run * FLOAT_ZERO_STRIDE) {
+    for (uint64_t first = 0; first < input->n; first += stride) {
         size_t length = float_least(run, input->n - first);
         float_predict(&cursor, prediction, length);
         kernels->survey(input->data + first * input->word, prediction, length, input->word, sums);
-        float_skip(&cursor, run * FLOAT_ZERO_STRIDE - length);
+        float_skip(&cursor, stride - length);
         seen += length;
     }
     plan->zeros_removed = seen > 0 && (uint64_t)sums[0] * FLOAT_ZERO_SHARE >= seen;
