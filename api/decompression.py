@@ -22,10 +22,13 @@ from nvckpt.results import Damage, DecompressResult, touched
 
 Progress = Callable[[int, int], None]
 
+# A frame of zeros shrinks by far more than this, one of numbers by far less.
+_HOLES_SHRINK = 64
+
 
 @dataclass(frozen=True, slots=True)
 class DecompressOptions:
-    """How to decompress; `remove` deletes the archive after success.
+    """How to decompress; `remove` deletes the archive after success, `sparse` leaves holes for zeros.
 
     `max_memory` is in bytes, 0 for half of the machine's. An archive that restores to more than `max_output` bytes is
     refused, 0 for no bound.
@@ -37,6 +40,7 @@ class DecompressOptions:
     remove: bool = False
     max_memory: int = 0
     max_output: int = 0
+    sparse: bool = True
 
     def __post_init__(self) -> None:
         """Raise the sentence for a device that cannot be used."""
@@ -71,9 +75,9 @@ def decompress(
     with files.transfer(name, target_name, force=options.force, remove=options.remove) as (opened, target):
         reader = ArchiveReader(opened.data)
         _check_size(reader.index.original_size, options.max_output)
-        with files.open_output(target) as file:
+        with files.open_output(target, sparse=options.sparse) as file:
             if isinstance(file, AtomicFile):
-                files.check_space(file.descriptor, reader.index.original_size)
+                files.check_space(file.descriptor, _least_size(reader, options.sparse))
             decode_all(reader, options.threads, file, progress)
             opened.check_unchanged()
             if isinstance(file, AtomicFile):
@@ -86,6 +90,17 @@ def _check_size(size: int, most: int) -> None:
         raise OutputTooLargeError(
             f"the archive restores to {size} bytes, more than the {most} allowed; --max-output allows more"
         )
+
+
+def _least_size(reader: ArchiveReader, sparse: bool) -> int:
+    """Return the bytes that the original takes on a disk at least, as far as the index tells.
+
+    With `sparse`, what shrank to next to nothing may be holes.
+    """
+    headers = (frame.header for frame in reader.frames)
+    if not sparse:
+        return reader.index.original_size
+    return sum(h.original_size for h in headers if h.payload_size * _HOLES_SHRINK > h.original_size)
 
 
 def verify(

@@ -19,9 +19,10 @@ from nvckpt.errors import (
     SourceChangedError,
     WriteError,
 )
-from nvckpt.formats.atomic import Attributes, OutputFile, atomic_file, is_stream, sync_directory
+from nvckpt.formats.atomic import AtomicFile, Attributes, OutputFile, atomic_file, is_stream, sync_directory
 from nvckpt.formats.byte_source import FileBytes
 from nvckpt.formats.errors import SourceReadError
+from nvckpt.formats.sparse import SparseFile
 
 SUFFIX = ".nvckpt"
 PIPE = "-"
@@ -74,7 +75,7 @@ def open_input(name: str, *, follow: bool) -> Iterator[Input]:
         if not follow and stat.S_ISREG(status.st_mode):
             raise NotARegularFileError("is a symbolic link; use -f to follow it")
     if stat.S_ISDIR(status.st_mode):
-        raise NotARegularFileError("is a directory; name the files in it")
+        raise NotARegularFileError("is a directory; name the files in it, or use -r")
     if stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode):
         with path.open("rb") as pipe, spooled(pipe) as file:
             yield Input(name, FileBytes(file.fileno()), None, None, os.fstat(file.fileno()))
@@ -152,10 +153,11 @@ def final_path(output: Path) -> Path:
 
 
 @contextlib.contextmanager
-def open_output(target: Path | None) -> Iterator[OutputFile]:
+def open_output(target: Path | None, *, sparse: bool = False) -> Iterator[OutputFile]:
     """Open where results go: a temporary file to be committed, or a pipe or device as it is.
 
-    Standard output when `target` is None. Whatever the system says while writing becomes a WriteError.
+    Standard output when `target` is None. With `sparse`, zeros become holes in a file. Whatever the system says
+    while writing becomes a WriteError.
     """
     try:
         if target is None:
@@ -167,7 +169,7 @@ def open_output(target: Path | None) -> Iterator[OutputFile]:
             with target.open("wb", buffering=0) as device:
                 yield OutputFile(device.fileno())
         else:
-            with atomic_file(target) as file:
+            with atomic_file(target, SparseFile if sparse else AtomicFile) as file:
                 yield file
     except SourceReadError:
         raise

@@ -33,6 +33,21 @@ def check_memory(requested: int) -> None:
         raise InvalidRequestError(f"--max-memory must be at least {LEAST_MEMORY >> 20}M")
 
 
+def share_memory(requested: int, jobs: int) -> int:
+    """Return what each of `jobs` files at a time may take, so that all together stay below the bound.
+
+    InvalidRequestError where a share of what was requested is too small to work with.
+    """
+    if jobs == 1:
+        return requested
+    share = memory_limit(requested) // jobs
+    if requested and share < LEAST_MEMORY:
+        raise InvalidRequestError(
+            f"--max-memory must be at least {LEAST_MEMORY >> 20}M for each of the {jobs} files at a time"
+        )
+    return max(share, LEAST_MEMORY)
+
+
 def memory_limit(requested: int) -> int:
     """Return the bytes that an operation may take: as requested, or for 0 half of what this machine has."""
     return requested or max(LEAST_MEMORY, _memory_of_machine() // 2)

@@ -16,6 +16,11 @@ def thread_count(requested: int) -> int:
     return requested or len(os.sched_getaffinity(0))
 
 
+def share_threads(requested: int, jobs: int) -> int:
+    """Return the threads of each of `jobs` files at a time: as asked, or the cores shared out for 0."""
+    return requested if requested or jobs == 1 else max(1, thread_count(0) // jobs)
+
+
 def ordered_map(
     items: Iterable[Item],
     parts: Callable[[Item], Iterable[Part]],

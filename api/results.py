@@ -173,9 +173,21 @@ def group_sizes(tensors: Iterable[TensorInfo], bytes_out: int) -> tuple[GroupSiz
         group.tensors += tensor.dtype is not None
         group.bytes_in += tensor.bytes_in
         group.bytes_out += tensor.bytes_out
-    structure = groups.pop(STRUCTURE, None)
-    rows = sorted(groups.values(), key=lambda group: -group.bytes_in)
-    if structure:
-        rows.append(structure)
-    rows.append(GroupSize(ARCHIVE, 0, 0, bytes_out - sum(row.bytes_out for row in rows)))
-    return tuple(rows)
+    groups[ARCHIVE] = GroupSize(ARCHIVE, 0, 0, bytes_out - sum(group.bytes_out for group in groups.values()))
+    return tuple(sorted(groups.values(), key=_rank))
+
+
+def add_up(groups: Iterable[GroupSize]) -> list[GroupSize]:
+    """Add the groups of several files up by name, in the order of a single file's."""
+    totals: dict[str, GroupSize] = {}
+    for group in groups:
+        total = totals.setdefault(group.name, GroupSize(group.name))
+        total.tensors += group.tensors
+        total.bytes_in += group.bytes_in
+        total.bytes_out += group.bytes_out
+    return sorted(totals.values(), key=_rank)
+
+
+def _rank(group: GroupSize) -> tuple[int, int]:
+    """Largest first, and the rows that are not tensors last."""
+    return (STRUCTURE, ARCHIVE).index(group.name) + 1 if group.name in (STRUCTURE, ARCHIVE) else 0, -group.bytes_in

@@ -1,39 +1,150 @@
 """One command over many inputs: an input that fails is reported and the rest go on."""
 
-import contextlib
 import os
-import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from nvckpt.cli import report
 from nvckpt.cli.console import Talk
-from nvckpt.cli.exits import Exit, UsageError
-from nvckpt.errors import KNOWN_ERRORS, InvalidRequestError, sentence_of
-from nvckpt.files import PIPE, show
+from nvckpt.cli.exits import Exit
+from nvckpt.cli.progress import Report, overall, progress
+from nvckpt.cli.summary import Tally
+from nvckpt.errors import KNOWN_ERRORS, sentence_of
+from nvckpt.files import show
 
-Work = Callable[[str], dict[str, Any]]
-"""Handles one input, prints its words, and returns its JSON entry."""
+if TYPE_CHECKING:
+    from nvckpt.outputs import Job
+    from nvckpt.results import GroupSize
+    from nvckpt.trees import Finds, Found
 
 
-def run(command: str, names: Sequence[str], talk: Talk, work: Work) -> Exit:
+@dataclass(slots=True)
+class Outcome:
+    """What one input gave, as data: it may come from another process.
+
+    `entry` is its JSON; `head`, the table of `groups` and `tail` are for people, in this order.
+    """
+
+    entry: dict[str, Any]
+    head: Iterable[str] = ()
+    groups: "Sequence[GroupSize]" = ()
+    tail: str = ""
+    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    errors: Sequence[str] = ()
+
+
+Work = Callable[["Job", Report | None], Outcome]
+"""Handles one input; the errors that it raises are reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """How a batch goes: `tables` shows one for each file, `workers` is how many files are worked on at a time."""
+
+    command: str
+    is_batch: bool = False
+    tables: bool = True
+    workers: int = 1
+    one_gpu: bool = False
+    progress: bool | None = None
+    found: "Finds" = field(kw_only=True)
+
+
+def inputs(files: "Sequence[Found]") -> "list[Job]":
+    """Return the jobs of a command that writes nothing."""
+    from nvckpt.outputs import Job
+
+    return [Job(file.path, error=file.error) for file in files]
+
+
+def run(jobs: "Sequence[Job]", work: Work, talk: Talk, conduct: Conduct) -> Exit:
     """Call `work` on each input; returns FAILED when one failed or was not `ok`."""
-    results = []
-    for name in names:
-        try:
-            results.append(work(name))
-        except BrokenPipeError:
-            raise  # nobody reads the words any more; the archive is not to blame
-        except KNOWN_ERRORS as error:
-            talk.error(f"{show(name)}: {sentence_of(error)}")
-            results.append(report.error_json(name, error))
-        except Exception as error:  # noqa: BLE001 - a defect in one input must not stop the rest
-            talk.error(f"{show(name)}: {internal(error)}")
-            failure = {"code": "internal", "message": internal(error)}
-            results.append({**report.path_json("input", name), "ok": False, "error": failure})
+    tally = Tally(conduct.command)
+    entries: list[dict[str, Any] | None] = [None] * (len(jobs) if talk.as_json else 0)
+    for number, outcome in _outcomes(jobs, work, talk, conduct):
+        _say(outcome, talk, conduct)
+        tally.add(outcome.entry, outcome.groups)
+        if talk.as_json:
+            entries[number] = outcome.entry
     if talk.as_json:
-        talk.document(report.document(command, results))
-    return Exit.OK if all(result["ok"] for result in results) else Exit.FAILED
+        talk.document(report.document(conduct.command, [entry for entry in entries if entry is not None]))
+    elif conduct.is_batch:
+        tally.say(talk, conduct.found)
+    return Exit.FAILED if tally.failed else Exit.OK
+
+
+def _outcomes(jobs: "Sequence[Job]", work: Work, talk: Talk, conduct: Conduct) -> Iterator[tuple[int, Outcome]]:
+    if conduct.workers > 1 and len(jobs) > 1:
+        yield from _in_workers(jobs, work, talk, conduct)
+        return
+    for number, job in enumerate(jobs):
+        place = f"[{number + 1}/{len(jobs)}] " if len(jobs) > 1 else ""
+        with progress(talk, conduct.progress, place + show(job.source)) as bar:
+            outcome = _attempt(job, work, bar)
+        yield number, outcome
+
+
+def _in_workers(jobs: "Sequence[Job]", work: Work, talk: Talk, conduct: Conduct) -> Iterator[tuple[int, Outcome]]:
+    """Work on several files at a time; `.metadata` files, which are last, when all others are finished."""
+    from nvckpt import batch
+
+    last = sum(job.is_last for job in jobs)
+    first_of_last = len(jobs) - last
+    with overall(talk, conduct.progress, len(jobs)) as step:
+        for start, part in ((0, jobs[:first_of_last]), (first_of_last, jobs[first_of_last:])):
+            for number, outcome in batch.run(
+                part, lambda job: _attempt(job, work, None), conduct.workers, one_gpu=conduct.one_gpu
+            ):
+                step()
+                yield start + number, _lost(part[number], outcome) if isinstance(outcome, batch.Lost) else outcome
+
+
+def _attempt(job: "Job", work: Work, bar: Report | None) -> Outcome:
+    try:
+        if job.error is not None:
+            raise job.error
+        return work(job, bar)
+    except BrokenPipeError:
+        raise  # nobody reads the words any more; the archive is not to blame
+    except KNOWN_ERRORS as error:
+        return Outcome(report.error_json(job.source, error), errors=[f"{show(job.source)}: {sentence_of(error)}"])
+    except Exception as error:  # noqa: BLE001 - a defect in one input must not stop the rest
+        return _failure(job, "internal", internal(error))
+
+
+def _lost(job: "Job", lost: Any) -> Outcome:
+    return _failure(job, "internal", lost.reason)
+
+
+def _failure(job: "Job", code: str, message: str) -> Outcome:
+    entry = {**report.path_json("input", job.source), "ok": False, "error": {"code": code, "message": message}}
+    return Outcome(entry, errors=[f"{show(job.source)}: {message}"])
+
+
+def _say(outcome: Outcome, talk: Talk, conduct: Conduct) -> None:
+    for text in outcome.errors:
+        talk.error(text)
+    for text in outcome.warnings:
+        talk.warning(text)
+    for text in outcome.notes:
+        talk.note(text)
+    talk.record(conduct.command, outcome.entry)
+    if talk.is_data:
+        return
+    for line in outcome.head:
+        talk.line(line)
+    if outcome.groups and conduct.tables:
+        talk.table(report.group_table(outcome.groups, outcome.entry["bytes_in"], outcome.entry["bytes_out"]))
+    if outcome.tail and not talk.quiet:
+        talk.line(outcome.tail)
+
+
+def skipped(source: str, reason: str, sentence: str) -> Outcome:
+    """Return the outcome of an input that needs no work; `reason` is for scripts."""
+    entry = {**report.path_json("input", source), "ok": True, "skipped": True, "reason": reason, "error": None}
+    return Outcome(entry, notes=[f"{show(source)}: {sentence}, skipped"])
 
 
 def internal(error: Exception) -> str:
@@ -41,34 +152,3 @@ def internal(error: Exception) -> str:
     if os.environ.get("NVCKPT_TRACEBACK"):
         raise error
     return f"internal error ({type(error).__name__}: {error}); please report it, with NVCKPT_TRACEBACK=1 set"
-
-
-def output_for(name: str, output: str | None, to_stdout: bool) -> str | None:
-    """Return the output asked for: `-` when bytes go to standard output, None for the default name."""
-    return PIPE if to_stdout or (output is None and name == PIPE) else output
-
-
-def check_outputs(names: Sequence[str], output: str | None, to_stdout: bool, force: bool) -> bool:
-    """UsageError for what contradicts itself; tells whether standard output carries data."""
-    if output is not None and (to_stdout or len(names) > 1):
-        raise UsageError("-o takes one input, and not together with -c")
-    if list(names).count(PIPE) > 1:
-        raise UsageError("standard input can be read only once")
-    uses_stdout = any(output_for(name, output, to_stdout) == PIPE for name in names)
-    if uses_stdout and len(names) > 1 and not to_stdout:
-        raise UsageError("with several inputs, - needs -c")
-    if uses_stdout and not force and sys.stdout is not None and sys.stdout.isatty():
-        raise UsageError("standard output is a terminal; redirect it, or use -f")
-    return uses_stdout
-
-
-def check_inputs_survive(names: Sequence[str], default_output: Callable[[str], str]) -> None:
-    """UsageError when one input's output, under its default name, would replace another input."""
-    outputs: dict[str, str] = {}
-    for name in names:
-        with contextlib.suppress(InvalidRequestError):  # reported when its turn comes
-            outputs[os.path.realpath(default_output(name))] = name
-    for name in names:
-        maker = outputs.get(os.path.realpath(name))
-        if maker is not None and name != PIPE:
-            raise UsageError(f"the output of {show(maker)} would replace the input {show(name)}")

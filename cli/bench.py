@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nvckpt.cli import options, report
-from nvckpt.cli.console import Talk
+from nvckpt.cli.console import SCHEMA, Talk
 from nvckpt.cli.exits import Exit
 from nvckpt.version import __version__
 
@@ -57,7 +57,7 @@ def bench(
     rows = run(files or (), chosen)
     talk = Talk(as_json=json)
     if json:
-        content = {"schema": report.SCHEMA, "version": __version__, "command": "bench"}
+        content = {"schema": SCHEMA, "version": __version__, "command": "bench"}
         talk.document({**content, "results": [_row_json(row) for row in rows]})
     else:
         talk.table(_table(rows))

@@ -9,21 +9,39 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from nvckpt.cli.exits import UsageError
+
 if TYPE_CHECKING:
     from rich.console import Console
+
+SCHEMA = 1
+"""Of all JSON; README describes it."""
 
 
 @dataclass(frozen=True)
 class Talk:
     """How much to say: `quiet` 1 hides warnings and tables, 2 also errors.
 
-    `results_to_stderr` keeps standard output for data.
+    `results_to_stderr` keeps standard output for data; `as_json` and `as_lines` replace words by JSON.
     """
 
     quiet: int = 0
     verbose: int = 0
     as_json: bool = False
     results_to_stderr: bool = False
+    as_lines: bool = False
+
+    @classmethod
+    def checked(cls, quiet: int, verbose: int, json: bool, jsonl: bool, results_to_stderr: bool = False) -> "Talk":
+        """Make one of the options of a command; UsageError where they contradict each other."""
+        if json and jsonl:
+            raise UsageError("--json and --jsonl exclude each other")
+        return cls(quiet, verbose, json, results_to_stderr, jsonl)
+
+    @property
+    def is_data(self) -> bool:
+        """Tell whether results are JSON, in one document or in lines."""
+        return self.as_json or self.as_lines
 
     @cached_property
     def results(self) -> "Console":
@@ -35,7 +53,7 @@ class Talk:
     @property
     def _document_only(self) -> bool:
         """Tell whether standard error carries the JSON document, which then says everything."""
-        return self.as_json and self.results_to_stderr
+        return self.is_data and self.results_to_stderr
 
     def line(self, text: str) -> None:
         """Print a result."""
@@ -43,12 +61,12 @@ class Talk:
 
     def table(self, table: Any) -> None:
         """Print a Rich table, unless only errors or JSON are wanted."""
-        if not self.quiet and not self.as_json:
+        if not self.quiet and not self.is_data:
             self.results.print(table)
 
     def note(self, text: str) -> None:
         """Say something that is neither result nor trouble."""
-        if not self.quiet and not self.as_json:
+        if not self.quiet and not self.is_data:
             print(text, file=sys.stderr)
 
     def warning(self, text: str) -> None:
@@ -61,11 +79,25 @@ class Talk:
         if self.quiet < 2 and not self._document_only:
             print(f"nvckpt: {text}", file=sys.stderr)
 
+    def recap(self, text: str) -> None:
+        """Say at the end what was said before, unless only errors are wanted."""
+        if not self.quiet:
+            self.error(text)
+
+    def record(self, command: str, entry: dict[str, Any]) -> None:
+        """Print one line of JSON, at once, where lines are wanted."""
+        if self.as_lines:
+            self._json({"schema": SCHEMA, "command": command, **entry}, indent=None)
+
     def document(self, content: dict[str, Any]) -> None:
-        """Print the one JSON document of a command, in UTF-8 whatever the locale."""
+        """Print the one JSON document of a command."""
+        self._json(content, indent=2)
+
+    def _json(self, content: dict[str, Any], indent: int | None) -> None:
+        """Print in UTF-8, whatever the locale."""
         stream = sys.stderr if self.results_to_stderr else sys.stdout
         if stream is not None:
-            text = json.dumps(content, ensure_ascii=False, indent=2, allow_nan=False)
+            text = json.dumps(content, ensure_ascii=False, indent=indent, allow_nan=False)
             stream.flush()
             stream.buffer.write(text.encode("utf-8", "replace") + b"\n")
             stream.buffer.flush()

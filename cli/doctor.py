@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from nvckpt.cli import options, report
-from nvckpt.cli.console import Talk
+from nvckpt.cli.console import SCHEMA, Talk
 from nvckpt.cli.exits import Exit
 
 
@@ -14,7 +14,7 @@ def doctor(json: options.Json = False) -> Exit:
     found = diagnose()
     talk = Talk(as_json=json)
     if json:
-        talk.document({"schema": report.SCHEMA, "command": "doctor", **asdict(found)})
+        talk.document({"schema": SCHEMA, "command": "doctor", **asdict(found)})
         return Exit.OK
     talk.line(f"nvckpt {found.version} on {found.python}")
     talk.line(f"{found.system}, {found.cores} cores; device auto is {found.device}: {found.cuda_problem}")

@@ -16,14 +16,16 @@ from nvckpt.cli.compress import compress
 from nvckpt.cli.decompress import decompress
 from nvckpt.cli.doctor import doctor
 from nvckpt.cli.exits import Exit, Terminated, UsageError
+from nvckpt.cli.levels import LevelCommand
 from nvckpt.cli.list import list_archives
 from nvckpt.cli.verify import verify
 from nvckpt.version import __version__
 
+# The shell sets it when it asks what a word could become; there are no arguments then.
+_COMPLETION = "_NVCKPT_COMPLETE"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 app = typer.Typer(
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -44,13 +46,13 @@ def _root(
     """Compress PyTorch checkpoints losslessly: the identical file comes back, on any machine."""
 
 
-app.command()(compress)
+app.command(cls=LevelCommand)(compress)
 app.command()(decompress)
 app.command("list")(list_archives)
 app.command("info", hidden=True)(list_archives)
 app.command()(verify)
 app.command("test", hidden=True)(verify)
-app.command()(bench)
+app.command(cls=LevelCommand)(bench)
 app.command()(doctor)
 
 
@@ -82,7 +84,7 @@ def _run() -> int:
     from nvckpt.files import show
 
     try:
-        if len(sys.argv) == 1:
+        if len(sys.argv) == 1 and _COMPLETION not in os.environ:
             app(args=["--help"], standalone_mode=False)
             return Exit.USAGE
         result = app(standalone_mode=False)

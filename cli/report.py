@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from nvckpt.cli.console import SCHEMA
 from nvckpt.errors import KnownError, code_of, sentence_of
 from nvckpt.files import PIPE, show
 from nvckpt.version import __version__
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from nvckpt.results import CompressResult, DecompressResult, GroupSize, Listing, TensorInfo
-
-SCHEMA = 1
 
 
 def size(count: int) -> str:
@@ -51,9 +50,9 @@ def table(columns: Sequence[str], left: int = 1, title: str | None = None) -> "T
     return made
 
 
-def group_table(groups: "Iterable[GroupSize]", before: int, after: int) -> "Table":
+def group_table(groups: "Iterable[GroupSize]", before: int, after: int, title: str | None = None) -> "Table":
     """Return the table that `compress` and `list` end with."""
-    made = table(("group", "tensors", "before", "after", "ratio", "of original"))
+    made = table(("group", "tensors", "before", "after", "ratio", "of original"), title=title)
     for group in groups:
         share = f"{100 * group.bytes_in / before:.1f} %" if before else "-"
         tensors = f"{group.tensors:,}" if group.tensors else ""
@@ -75,11 +74,15 @@ def _place(name: str, direction: str) -> str:
     return f"standard {direction}" if name == PIPE else show(name)
 
 
-def compress_line(result: "CompressResult") -> str:
-    """Return the line under the table: where to, how fast, on what."""
+def compress_line(result: "CompressResult", with_sizes: bool = False) -> str:
+    """Return the line under the table, or with the sizes instead of one: where to, how fast, on what."""
     checked = "verified" if result.verified else "not verified"
     speed = f"{rate(result.bytes_in, result.seconds)} on {result.device}, {checked}"
-    return f"{_place(result.source, 'input')} -> {_place(result.output, 'output')} ({result.format}): {speed}"
+    places = f"{_place(result.source, 'input')} -> {_place(result.output, 'output')} ({result.format})"
+    if with_sizes:
+        sizes = f"{size(result.bytes_in)} -> {size(result.bytes_out)}, ratio {ratio(result.bytes_in, result.bytes_out)}"
+        return f"{places}: {sizes}, {speed}"
+    return f"{places}: {speed}"
 
 
 def decompress_line(result: "DecompressResult") -> str:
@@ -173,6 +176,16 @@ def decompress_json(result: "DecompressResult") -> dict[str, Any]:
         "xxh3_128": result.hash,
         "damage": [{**asdict(damage), "names": _json_names(damage.names)} for damage in result.damage],
         "error": error,
+    }
+
+
+def listing_summary(listing: "Listing") -> dict[str, Any]:
+    """Return of an entry only what the totals of a batch need."""
+    return {
+        **path_json("input", listing.source),
+        "ok": True,
+        "bytes_in": listing.bytes_in,
+        "bytes_out": listing.bytes_out,
     }
 
 

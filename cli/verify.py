@@ -1,39 +1,54 @@
 """`nvckpt verify`."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from nvckpt.cli import batch, options, report
+from nvckpt.cli.batch import Outcome
 from nvckpt.cli.console import Talk
 from nvckpt.cli.exits import Exit
-from nvckpt.cli.progress import progress as progress_bar
+from nvckpt.cli.progress import Report
 from nvckpt.files import show
+
+if TYPE_CHECKING:
+    from nvckpt.outputs import Job
 
 
 def verify(
     files: options.Files,
+    recursive: options.Recursive = False,
+    include: options.Include = None,
+    exclude: options.Exclude = None,
     device: options.Device = "auto",
     threads: options.Threads = 0,
+    jobs: options.Jobs = 1,
     max_memory: options.MaxMemory = "",
     quiet: options.Quiet = 0,
     verbose: options.Verbose = 0,
     json: options.Json = False,
+    jsonl: options.JsonLines = False,
     progress: options.Progress = None,
 ) -> Exit:
     """Decode archives without writing anything, and name what is damaged; -v names every tensor."""
+    from nvckpt.cli.request import Request
+    from nvckpt.codecs.device import resolve
     from nvckpt.decompression import DecompressOptions
     from nvckpt.decompression import verify as run
-    from nvckpt.limits import parse_size
+    from nvckpt.files import SUFFIX
+    from nvckpt.limits import parse_size, share_memory
+    from nvckpt.pipeline import share_threads
 
-    chosen = DecompressOptions(device, threads, max_memory=parse_size(max_memory))
-    talk = Talk(quiet, verbose, json)
+    memory = share_memory(parse_size(max_memory), jobs)
+    chosen = DecompressOptions(device, share_threads(threads, jobs), max_memory=memory)
+    talk = Talk.checked(quiet, verbose, json, jsonl)
+    found = Request(files, recursive, include, exclude).find(lambda path: path.endswith(SUFFIX))
+    one_gpu = resolve(device) != "cpu"
+    conduct = batch.Conduct(
+        "verify", recursive or len(files) > 1, workers=jobs, one_gpu=one_gpu, progress=progress, found=found
+    )
 
-    def one(name: str) -> dict[str, Any]:
-        with progress_bar(talk, progress, show(name)) as bar:
-            result = run(name, chosen, bar)
-        for damage in result.damage:
-            talk.error(f"{show(name)}: {damage.sentence(None if verbose else 3)}")
-        if not talk.quiet and not json:
-            talk.line(report.decompress_line(result))
-        return report.decompress_json(result)
+    def one(job: "Job", bar: Report | None) -> Outcome:
+        result = run(job.source, chosen, bar)
+        errors = [f"{show(job.source)}: {damage.sentence(None if verbose else 3)}" for damage in result.damage]
+        return Outcome(report.decompress_json(result), tail=report.decompress_line(result), errors=errors)
 
-    return batch.run("verify", files, talk, one)
+    return batch.run(batch.inputs(found.files), one, talk, conduct)

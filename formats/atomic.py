@@ -7,6 +7,7 @@ times, fsync, and a rename. Whatever interrupts this removes the temporary file.
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 _WRITE_STEP = 64 << 20
 # Characters of the target's name in the temporary one: at most 160 bytes of the 255 that file systems allow.
 _NAME_PART = 40
+_TEMPORARY = re.compile(r"\..{1,40}\.[0-9a-f]{12}\.tmp", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +85,15 @@ class AtomicFile(OutputFile):
                 self._temporary.unlink()
 
 
+def is_temporary(name: str) -> bool:
+    """Tell whether a file's name is one that AtomicFile gives until the commit; a killed process leaves it."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
 @contextlib.contextmanager
-def atomic_file(target: Path) -> Iterator[AtomicFile]:
+def atomic_file(target: Path, kind: type[AtomicFile] = AtomicFile) -> Iterator[AtomicFile]:
     """Open a temporary file beside `target`; it is removed on leaving unless committed."""
-    file = AtomicFile(target)
+    file = kind(target)
     try:
         yield file
     finally:

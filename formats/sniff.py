@@ -12,6 +12,7 @@ from nvckpt.formats.segments import Segment, Source, tile
 from nvckpt.formats.zip_directory import LOCAL_MAGIC, find_directory
 
 _HEAD = 512
+_TORCH_PICKLE = b"/data.pkl"
 
 
 def read_source(data: ByteSource, path: Path | None = None) -> Source:
@@ -32,6 +33,30 @@ def read_source(data: ByteSource, path: Path | None = None) -> Source:
         raise
     except Exception:  # noqa: BLE001 - a parser's mistake must not stop bytes from being stored
         return opaque.opaque_source(opaque.UNKNOWN, data.size, _NOT_UNDERSTOOD)
+
+
+def probe(data: ByteSource) -> str:
+    """Return the format told from the first bytes and, for a zip, its directory: much less work than `read_source`.
+
+    A file that breaks its format has the one it begins like. An OSError from reading passes.
+    """
+    if data.size == 0:
+        return opaque.EMPTY
+    head = data.read_at(0, min(_HEAD, data.size))
+    if safetensors_file.looks_like(head):
+        return opaque.SAFETENSORS
+    if head.startswith(LOCAL_MAGIC):
+        return opaque.TORCH_ZIP if _TORCH_PICKLE in head else _probe_zip(data)
+    if torch_legacy.MAGIC in head[: torch_legacy.MAGIC_WITHIN]:
+        return opaque.TORCH_LEGACY
+    return opaque.foreign_source(head, data.size).format
+
+
+def _probe_zip(data: ByteSource) -> str:
+    try:
+        return torch_zip.format_of(find_directory(data))
+    except MalformedCheckpointError:
+        return opaque.ZIP
 
 
 @contextmanager
@@ -66,7 +91,7 @@ def _read_zip(data: ByteSource, head: bytes, path: Path | None) -> Source:
     try:
         directory = find_directory(data)
     except MalformedCheckpointError as error:
-        is_torch = b"/data.pkl" in head
+        is_torch = _TORCH_PICKLE in head
         return opaque.opaque_source(opaque.TORCH_ZIP if is_torch else opaque.ZIP, data.size, str(error))
     doubts = torch_zip.Doubts()
     directories = distcp.chain(data, directory, doubts)

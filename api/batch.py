@@ -1,0 +1,153 @@
+"""Many files, some at a time: worker processes that are forked once, so that imports cost once.
+
+Processes rather than threads: small files are mostly Python, and a crash in a library or a kill for want of memory
+ends one file and not the batch.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_PR_SET_PDEATHSIG = 1
+_FORK = get_context("fork")
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What is known of an item whose worker died: nothing, but why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    process: ForkProcess
+    connection: Connection
+
+
+def run(
+    items: Sequence[Item], work: Callable[[Item], Result], jobs: int, *, one_gpu: bool = False
+) -> Iterator[tuple[int, Result | Lost]]:
+    """Yield the number and the result of each item as it is finished, `jobs` at a time.
+
+    `work` runs in processes forked from this one, which must have no threads; its results are pickled. With `one_gpu`
+    only one runs at any moment, the others wait in line. Closing the generator stops the workers and waits for them.
+    """
+    waiting = iter(range(len(items)))
+    with contextlib.ExitStack() as stack:
+        turn = stack.enter_context(_Turn()) if one_gpu else None
+        workers: dict[Connection, _Worker] = {}
+        at_work: dict[Connection, int] = {}
+        stack.callback(_stop, workers, at_work)
+        for _ in range(min(jobs, len(items))):
+            _start(workers, at_work, next(waiting), items, work, turn)
+        while at_work:
+            for connection in wait(list(at_work)):
+                assert isinstance(connection, Connection)
+                number = at_work.pop(connection)
+                following = next(waiting, None)
+                try:
+                    result = connection.recv()
+                    if following is not None:
+                        connection.send(following)
+                        at_work[connection] = following
+                except (EOFError, ConnectionError):
+                    result = Lost(_obituary(workers.pop(connection)))
+                    if following is not None:
+                        _start(workers, at_work, following, items, work, turn)
+                yield number, result
+
+
+class _Turn:
+    """Lets one process at a time go on. A process that dies gives its turn back: the system does it."""
+
+    def __enter__(self) -> "_Turn":
+        self._file = tempfile.TemporaryFile()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN)
+
+
+def _start(
+    workers: dict[Connection, _Worker],
+    at_work: dict[Connection, int],
+    number: int,
+    items: Sequence[Item],
+    work: Callable[[Item], Result],
+    turn: _Turn | None,
+) -> None:
+    """Fork a worker and give it its first item."""
+    ours, theirs = _FORK.Pipe()
+    others = [*workers, ours]
+    process = _FORK.Process(target=_serve, args=(theirs, others, os.getpid(), items, work, turn), daemon=True)
+    process.start()
+    theirs.close()
+    workers[ours] = _Worker(process, ours)
+    at_work[ours] = number
+    with contextlib.suppress(ConnectionError):  # a worker that died already is noticed when its result is awaited
+        ours.send(number)
+
+
+def _serve(
+    connection: Connection,
+    others: Sequence[Connection],
+    parent: int,
+    items: Sequence[Item],
+    work: Callable[[Item], Result],
+    turn: _Turn | None,
+) -> None:
+    """Work in the child until there is no more, or the parent is gone, or a signal unwinds the stack."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    for other in others:
+        other.close()
+    try:
+        while os.getppid() == parent:
+            number = connection.recv()
+            with turn.taken() if turn else contextlib.nullcontext():
+                result = work(items[number])
+            connection.send(result)
+    except (EOFError, ConnectionError):
+        pass
+    except Exception:
+        raise
+    except BaseException:  # noqa: BLE001 - a signal, which the parent got too and reports
+        pass
+
+
+def _obituary(worker: _Worker) -> str:
+    worker.process.join()
+    code = worker.process.exitcode or 0
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    hint = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
+    return f"the process that worked on it {how}{hint}"
+
+
+def _stop(workers: dict[Connection, _Worker], at_work: dict[Connection, int]) -> None:
+    """Tell the workers that there is no more; those still at work are stopped, and clean up."""
+    for worker in workers.values():
+        if worker.connection in at_work:
+            worker.process.terminate()
+        worker.connection.close()
+    for worker in workers.values():
+        worker.process.join()
