@@ -24,7 +24,8 @@ def parse_size(text: str) -> int:
     if found is None:
         raise InvalidRequestError(f"'{text}' is not a size: write bytes, or 512M, 2G, 1GiB")
     base = 1000 if (found[3] or "").upper() == "B" else 1024
-    return int(found[1]) * base ** _POWERS[(found[2] or "").upper()]
+    power = _POWERS[(found[2] or "").upper()]
+    return int(found[1]) * int(base**power)
 
 
 def check_memory(requested: int) -> None:

@@ -161,7 +161,7 @@ def _plain_streams(jobs: Sequence[Job]) -> Table:
 def _sample(
     device: Device, kind: tuple[int, int], streams: Any, counts: npt.NDArray[np.int64], whole: bool, kept: list[Any]
 ) -> Any:
-    """Launch the sample of decisions 8 to 10: runs at an even distance, or some where only planes left out are guessed."""
+    """Launch the sample of decisions 8 to 10: at even distances, or some where only left-out planes are guessed."""
     runs = -(-counts * kind[0] // _RUN_BYTES)
     if whole:
         strides = np.array([sample_stride(count) for count in runs.tolist()], np.int64)

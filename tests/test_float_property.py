@@ -171,7 +171,7 @@ def test_all_patterns_of_16_bits(kind, level):
 
 
 def test_many_exceptions_make_a_chunk_raw():
-    """Every third of 2,048 runs is sampled, which misses the last chunk's outliers: the layout stays, the chunk is raw."""
+    """Every third of 2,048 runs is sampled, which misses the last chunk's outliers: layout kept, chunk raw."""
     values = np.tile(np.frombuffer(words("bf16", 2 * CHUNK, "normal"), np.uint16), 8)
     runs = np.arange(len(values)) // 256
     values[(runs % 3 == 1) & (runs >= len(values[:-CHUNK]) // 256)] = 0x7F00
