@@ -1,8 +1,9 @@
 """Compress one file: read its windows, code them in threads, write, verify, and only then name the result."""
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from nvckpt import files
 from nvckpt.codecs import blocks, device, registry
 from nvckpt.codecs.base import Buffer
 from nvckpt.decompression import decode_all
+from nvckpt.derivation import find_runs
 from nvckpt.errors import InvalidRequestError, MalformedSourceError, SourceChangedError, VerificationError
 from nvckpt.formats.atomic import AtomicFile, OutputFile
 from nvckpt.formats.byte_source import FileBytes
@@ -17,7 +19,7 @@ from nvckpt.formats.checksum import FileHash, checksum
 from nvckpt.formats.container import ArchiveReader, ArchiveWriter, is_archive, payload_checksum
 from nvckpt.formats.errors import FormatError, MalformedCheckpointError
 from nvckpt.formats.index import Description, Index
-from nvckpt.formats.layout import FrameHeader, StreamRecord
+from nvckpt.formats.layout import Extent, FrameHeader, Reference, StreamRecord
 from nvckpt.formats.segments import Source
 from nvckpt.formats.sniff import read_source
 from nvckpt.limits import check_memory
@@ -128,6 +130,7 @@ class _Task:
     window_start: int
     choice: blocks.Choice
     verify: bool
+    data: FileBytes
 
 
 def _write_archive(
@@ -141,15 +144,14 @@ def _write_archive(
     verify_blocks = options.verify and not isinstance(sink, AtomicFile)
 
     def tasks(window: Window) -> Iterator[_Task]:
-        try:
-            content = data.read_at(window.start, window.end - window.start)
-        except MalformedCheckpointError as error:
-            raise SourceChangedError("the file became shorter while it was read; nothing was written") from error
+        content = _read(data, window.start, window.end - window.start)
         file_hash.update(content)
         for plan in window.blocks:
-            yield _Task(plan, content, window.start, choice, verify_blocks)
+            yield _Task(plan, content, window.start, choice, verify_blocks, data)
 
-    coded = ordered_map(windows(source.segments), tasks, _encode, thread_count(options.threads))
+    with _shrinking_told():
+        runs = find_runs(source.segments, data) if options.codec == registry.AUTO else {}
+    coded = ordered_map(windows(source.segments, runs), tasks, _encode, thread_count(options.threads))
     for window, frames in coded:
         for header, streams in frames:
             writer.add_frame(header, streams)
@@ -160,11 +162,32 @@ def _write_archive(
     return index, writer.size
 
 
+@contextlib.contextmanager
+def _shrinking_told() -> Iterator[None]:
+    try:
+        yield
+    except MalformedCheckpointError as error:
+        raise SourceChangedError("the file became shorter while it was read; nothing was written") from error
+
+
+def _read(data: FileBytes, offset: int, length: int) -> bytes:
+    with _shrinking_told():
+        return data.read_at(offset, length)
+
+
 def _encode(task: _Task) -> tuple[FrameHeader, list[Buffer]]:
     """Gather a block's bytes from its window, code them, and describe the result as a frame."""
     data = _gather(task)
-    block = blocks.encode(data, task.plan.content, task.choice)
-    if task.verify and blocks.decode(block, len(data)) != data:
+    origin = task.plan.origin
+    references = _read_ranges(task.data, origin.ranges) if origin else b""
+    block = blocks.encode_derived(data, origin, references, task.plan.content, task.choice) if origin else None
+    if block is not None:
+        restored = blocks.decode_derived(block, len(data), references) if task.verify else None
+    else:
+        origin = None
+        block = blocks.encode(data, task.plan.content, task.choice)
+        restored = blocks.decode(block, len(data)) if task.verify else None
+    if restored is not None and restored != data:
         raise VerificationError(f"codec '{task.choice.codec}' did not give the same bytes back")
     streams = [stream.data for stream in block.streams]
     header = FrameHeader(
@@ -177,8 +200,14 @@ def _encode(task: _Task) -> tuple[FrameHeader, list[Buffer]]:
         task.plan.extents,
         payload_checksum(streams),
         checksum(data),
+        tuple(Reference(0, offset, length) for offset, length in origin.ranges) if origin else (),
     )
     return header, streams
+
+
+def _read_ranges(data: FileBytes, ranges: Sequence[Extent]) -> bytes:
+    pieces = [_read(data, offset, length) for offset, length in ranges]
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _gather(task: _Task) -> memoryview:

@@ -11,13 +11,15 @@ from nvckpt.codecs import blocks, device
 from nvckpt.codecs.errors import CodecError, CorruptChunkError
 from nvckpt.errors import InvalidRequestError, OutputTooLargeError
 from nvckpt.formats.atomic import AtomicFile, OutputFile
+from nvckpt.formats.byte_source import FileBytes
 from nvckpt.formats.checksum import FileHash, checksum
 from nvckpt.formats.container import ArchiveReader
 from nvckpt.formats.errors import CorruptArchiveError, FormatError, UnsupportedArchiveError
-from nvckpt.formats.layout import Extent
+from nvckpt.formats.layout import Extent, FrameHeader
 from nvckpt.formats.segments import Segment
 from nvckpt.limits import check_memory
 from nvckpt.pipeline import ordered_map, thread_count
+from nvckpt.references import References
 from nvckpt.results import Damage, DecompressResult, touched
 
 Progress = Callable[[int, int], None]
@@ -140,10 +142,13 @@ def decode_all(
     index = reader.index
     file_hash = FileHash()
     damaged = False
+    references = references_of(reader)
+    if isinstance(sink, AtomicFile) and on_damage is None:
+        references.restored = FileBytes(sink.descriptor)
 
     def decode(number: int) -> memoryview | FormatError:
         try:
-            return decode_frame(reader, number)
+            return decode_frame(reader, number, references)
         except FormatError as error:
             return error
 
@@ -160,6 +165,8 @@ def decode_all(
             file_hash.update(restored)
             if sink is not None:
                 sink.write(restored)
+            if references.restored is not None:
+                references.restored.size += len(restored)
         if progress:
             progress(_end(reader, window), index.original_size)
     reader.check_tail()
@@ -169,23 +176,23 @@ def decode_all(
     return digest
 
 
-def decode_frame(reader: ArchiveReader, number: int) -> memoryview:
+def references_of(reader: ArchiveReader) -> References:
+    """Return what resolves the references of an archive's frames; share it between calls of `decode_frame`."""
+    references = References(reader, lambda number: decode_frame(reader, number, references))
+    return references
+
+
+def decode_frame(reader: ArchiveReader, number: int, references: References | None = None) -> memoryview:
     """Return the original bytes of one frame, checked at every step."""
     header = reader.frames[number].header
     try:
-        payload = reader.read_payload(number)
-        if header.reference_count:
-            raise UnsupportedArchiveError(
-                "needs bytes from elsewhere, which this nvckpt cannot use: install a newer one"
-            )
-        streams = tuple(
-            blocks.Stream(
-                s.codec_id, s.original_size, payload[start : start + s.encoded_size], s.codec_param, s.library_version
-            )
-            for s, start in zip(header.streams, header.stream_starts(), strict=True)
-        )
-        block = blocks.Block(header.transform_id, header.transform_param, streams)
-        data = blocks.decode(block, header.original_size)
+        block = _block(header, reader.read_payload(number))
+        if header.references:
+            blocks.check_derived(block, header.original_size, sum(r.length for r in header.references))
+            source = (references or references_of(reader)).read(number)
+            data = blocks.decode_derived(block, header.original_size, source)
+        else:
+            data = blocks.decode(block, header.original_size)
         if checksum(data) != header.original_checksum:
             raise CorruptArchiveError("the decoded bytes have another checksum than the original's")
     except CorruptChunkError as error:
@@ -193,6 +200,16 @@ def decode_frame(reader: ArchiveReader, number: int) -> memoryview:
     except CodecError as error:
         raise UnsupportedArchiveError(str(error)) from error
     return data
+
+
+def _block(header: FrameHeader, payload: memoryview) -> blocks.Block:
+    streams = tuple(
+        blocks.Stream(
+            s.codec_id, s.original_size, payload[start : start + s.encoded_size], s.codec_param, s.library_version
+        )
+        for s, start in zip(header.streams, header.stream_starts(), strict=True)
+    )
+    return blocks.Block(header.transform_id, header.transform_param, streams)
 
 
 def _damage(reader: ArchiveReader, number: int, reason: str) -> Damage:

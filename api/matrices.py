@@ -38,7 +38,12 @@ def _shape_in_memory(segment: Segment) -> tuple[int, ...] | None:
     view = segment.views[0]
     if view.shape is None or view.offset or math.prod(view.shape) * segment.dtype.bits != 8 * segment.length:
         return None
-    return view.shape if view.strides is None else _sorted_by_stride(view)
+    return shape_in_memory(view)
+
+
+def shape_in_memory(view: View) -> tuple[int, ...] | None:
+    """Return a view's dimensions in the order of memory; None where they are unknown or leave gaps."""
+    return view.shape if view.shape is None or view.strides is None else _sorted_by_stride(view)
 
 
 def _sorted_by_stride(view: View) -> tuple[int, ...] | None:

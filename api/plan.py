@@ -1,10 +1,12 @@
 """From segments to the blocks that are coded: windows of the file, and pools of like tensors in them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from nvckpt.codecs.blocks import Origin
 from nvckpt.codecs.content import BYTES, Content, Kind
-from nvckpt.formats.layout import Extent
+from nvckpt.derivation import Run
+from nvckpt.formats.layout import MAX_REFERENCES, Extent
 from nvckpt.formats.segments import Segment
 from nvckpt.matrices import Grid, grid_of, matrices_in, merged
 
@@ -34,6 +36,7 @@ class BlockPlan:
     extents: tuple[Extent, ...]
     content: Content
     group: str | None
+    origin: Origin | None = None
 
     @property
     def size(self) -> int:
@@ -58,17 +61,21 @@ class _Piece:
     offset: int
     length: int
     grid: Grid | None
+    run: Run | None = None
 
     @property
     def end(self) -> int:
         return self.offset + self.length
 
 
-def windows(segments: Iterable[Segment]) -> Iterator[Window]:
-    """Cut a file's segments, in order, into windows of at most WINDOW bytes and plan each."""
+def windows(segments: Iterable[Segment], runs: Mapping[int, Sequence[Run]] | None = None) -> Iterator[Window]:
+    """Cut a file's segments, in order, into windows of at most WINDOW bytes and plan each.
+
+    `runs` are what `derivation.find` found, by the offset of the segment they lie in.
+    """
     pending: list[_Piece] = []
     size = 0
-    for piece in _pieces(segments):
+    for piece in _pieces(segments, runs or {}):
         if pending and size + piece.length > WINDOW:
             yield _window(pending)
             pending, size = [], 0
@@ -78,38 +85,73 @@ def windows(segments: Iterable[Segment]) -> Iterator[Window]:
         yield _window(pending)
 
 
-def _pieces(segments: Iterable[Segment]) -> Iterator[_Piece]:
-    """Cut segments longer than a window, between rows where they have any, else at multiples of every element size."""
+def _pieces(segments: Iterable[Segment], runs: Mapping[int, Sequence[Run]]) -> Iterator[_Piece]:
+    """Cut segments between their runs, and what is longer than a window."""
     for segment in segments:
         grid = grid_of(segment)
-        step = WINDOW
-        if grid and segment.dtype and segment.length > WINDOW:
-            row = grid.cols * segment.dtype.word
-            step = WINDOW // row * row or WINDOW
-        for offset in range(segment.offset, segment.end, step):
-            yield _Piece(segment, offset, min(step, segment.end - offset), grid)
+        position = segment.offset
+        for run in runs.get(segment.offset, ()):
+            yield from _cut(segment, grid, position, run.offset)
+            yield from _cut(segment, grid, run.offset, run.end, run)
+            position = run.end
+        yield from _cut(segment, grid, position, segment.end)
+
+
+def _cut(segment: Segment, grid: Grid | None, start: int, end: int, run: Run | None = None) -> Iterator[_Piece]:
+    """Cut a range into pieces that fit in a window: at rows where there are any, else at multiples of every size."""
+    step = WINDOW
+    if grid and segment.dtype and end - start > WINDOW:
+        row = grid.cols * segment.dtype.word
+        step = WINDOW // row * row or WINDOW
+    for offset in range(start, end, step):
+        yield _Piece(segment, offset, min(step, end - offset), grid, run)
 
 
 def _window(pieces: Sequence[_Piece]) -> Window:
     pools: dict[tuple[object, ...], list[_Piece]] = {}
     for piece in pieces:
-        pools.setdefault(_pool_key(piece), []).append(piece)
+        pool = pools.setdefault(_pool_key(piece), [])
+        if piece.run and len(pool) == MAX_REFERENCES:
+            # The full pool moves to a key that no piece has; later pieces begin the next one.
+            pools[(*_pool_key(piece), pool[0].offset)] = pool
+            pool = pools[_pool_key(piece)] = []
+        pool.append(piece)
     opaque = pools.pop((), [])
-    blocks = [BlockPlan(_extents(pool), _content(pool), pool[0].segment.group) for pool in pools.values()]
+    blocks = [
+        BlockPlan(_extents(pool), _content(pool), pool[0].segment.group, _origin(pool)) for pool in pools.values()
+    ]
     if opaque:
         blocks.append(BlockPlan(_extents(opaque), BYTES, None))
-    blocks.sort(key=lambda block: block.extents[0])
+    # What a block refers to must stand before it.
+    blocks.sort(key=lambda block: (block.origin.depth if block.origin else 0, block.extents[0]))
     return Window(pieces[0].offset, pieces[-1].end, tuple(blocks))
 
 
 def _pool_key(piece: _Piece) -> tuple[object, ...]:
     """Pieces with the same key share a block; the empty key is that of opaque bytes."""
-    segment = piece.segment
-    if segment.dtype is None or piece.length < _INLINE:
+    segment, run = piece.segment, piece.run
+    if segment.dtype is None or (piece.length < _INLINE and run is None):
         return ()
     # Odd bytes at the end of a tensor would shift the words of the next one.
     alone = piece.length >= _OWN_BLOCK or piece.length % segment.dtype.word
-    return (segment.dtype.id, segment.group, segment.big_endian, piece.offset if alone else None)
+    kind = (run.codec_id, run.param, run.depth) if run else None
+    return (segment.dtype.id, segment.group, segment.big_endian, piece.offset if alone else None, kind)
+
+
+def _origin(pool: Sequence[_Piece]) -> Origin | None:
+    """Return what a pool follows from; its pieces have runs of one kind, or none has."""
+    run = pool[0].run
+    if run is None:
+        return None
+    ranges: list[tuple[int, int]] = []
+    for piece in pool:
+        if piece.run is not None:
+            offset, length = piece.run.source_of(piece.offset, piece.length)
+            if ranges and sum(ranges[-1]) == offset:
+                ranges[-1] = (ranges[-1][0], ranges[-1][1] + length)
+            else:
+                ranges.append((offset, length))
+    return Origin(run.codec_id, run.param, tuple(ranges), run.depth)
 
 
 def _extents(pool: Sequence[_Piece]) -> tuple[Extent, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvckpt.codecs import planes, registry
+from nvckpt.codecs import derived, planes, registry
 from nvckpt.codecs.base import Buffer, Codec
 from nvckpt.codecs.content import Content
 from nvckpt.codecs.errors import CorruptChunkError, UnknownCodecError
@@ -28,6 +28,8 @@ _SMALL_FLOATS = 64 << 10
 _CLEARLY = 0.97
 # Planes must beat the plain bytes clearly on a sample, which a stronger search may still improve.
 _WORTH_PLANES = 0.97
+# A derived stream up to this size is not compared with the plain codec.
+_SMALL_STREAM = 256
 # Below this, opaque bytes are text and tables, not arrays of numbers.
 _GUESS_FROM = 64 << 10
 
@@ -44,6 +46,19 @@ class Choice:
         if self.codec != registry.AUTO:
             registry.by_name(self.codec)
         registry.check_level(self.codec, self.level)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a block may follow from: a codec of `derived`, its parameter, and ranges (offset, length) of the original.
+
+    `depth` is 1 where these are coded by themselves, 2 where they follow from others in turn.
+    """
+
+    codec_id: int
+    param: int
+    ranges: tuple[tuple[int, int], ...]
+    depth: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +129,44 @@ def _standard_block(data: Buffer, content: Content, choice: Choice) -> Block:
     return Block(transform, word, streams)
 
 
+def encode_derived(data: Buffer, origin: Origin, references: Buffer, content: Content, choice: Choice) -> Block | None:
+    """Code one block by the bytes it is said to follow from; None where it does not, or is smaller by itself."""
+    stream = derived.encode(origin.codec_id, origin.param, data, references)
+    if stream is None:
+        return None
+    if len(stream) > _SMALL_STREAM:
+        sample = _sample(memoryview(data).cast("B"))
+        alone = encode(sample, Content(content.word, content.kind), choice).encoded_size
+        if alone * len(data) < len(stream) * len(sample):
+            return None
+    return Block(NO_TRANSFORM, 0, (Stream(origin.codec_id, len(data), stream, origin.param),))
+
+
+def check_derived(block: Block, original_size: int, reference_size: int) -> None:
+    """Tell whether a block can follow from so many referenced bytes, before these are read and memory is reserved.
+
+    CorruptChunkError if it cannot; UnknownCodecError for a codec that this version knows no references for.
+    """
+    if any(stream.codec_id not in registry.DERIVED for stream in block.streams):
+        raise UnknownCodecError("needs bytes from elsewhere, which this nvckpt cannot use: install a newer one")
+    if [s.original_size for s in block.streams] != _stream_sizes(block, original_size) or len(block.streams) > 1:
+        raise CorruptChunkError("the streams do not fit the transform")
+    stream = block.streams[0]
+    if stream.library_version:
+        raise CorruptChunkError(f"a {registry.name_of(stream.codec_id)} stream has a library version, and takes none")
+    derived.check(stream.codec_id, stream.codec_param, memoryview(stream.data), original_size, reference_size)
+
+
+def decode_derived(block: Block, original_size: int, references: Buffer) -> memoryview:
+    """The original bytes of a block that `check_derived` found right, and the bytes that it refers to."""
+    out = memoryview(bytearray(original_size))
+    stream = block.streams[0]
+    derived.decode(stream.codec_id, stream.codec_param, memoryview(stream.data), references, out)
+    return out
+
+
 def decode(block: Block, original_size: int) -> memoryview:
-    """The original bytes of a block whose payload checksum was found right.
+    """The original bytes of a block without references, whose payload checksum was found right.
 
     CorruptChunkError for streams that contradict the transform or themselves; UnknownCodecError and
     CodecUnavailableError for ids that cannot be decoded here.

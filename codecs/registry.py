@@ -3,7 +3,13 @@
 from typing import get_args
 
 from nvckpt.codecs.base import Codec
-from nvckpt.codecs.errors import CodecUnavailableError, InvalidLevelError, UnknownCodecError, UnknownNameError
+from nvckpt.codecs.errors import (
+    CodecUnavailableError,
+    CorruptChunkError,
+    InvalidLevelError,
+    UnknownCodecError,
+    UnknownNameError,
+)
 from nvckpt.codecs.float_codec import Float
 from nvckpt.codecs.float_spec import LevelName
 from nvckpt.codecs.standard import Deflate, Gzip, Lz4, Snappy, Zstd
@@ -12,8 +18,12 @@ from nvckpt.codecs.store import Store
 AUTO = "auto"
 """A choice for each segment, never an id on disk."""
 
+STORE = Store()
 FLOAT = Float()
-CPU_CODECS: tuple[Codec, ...] = (Store(), Zstd(), Lz4(), Snappy(), Deflate(), Gzip(), FLOAT)
+CPU_CODECS: tuple[Codec, ...] = (STORE, Zstd(), Lz4(), Snappy(), Deflate(), Gzip(), FLOAT)
+COPY, ROUNDED, REMAINDER = 48, 49, 50
+DERIVED = {COPY: "copy", ROUNDED: "rounded", REMAINDER: "remainder"}
+"""Streams that need other bytes of the original, see `derived`; chosen by the tool, never by name."""
 GPU_ONLY = {16: "ans", 17: "gdeflate", 18: "bitcomp", 19: "cascaded"}
 
 _BY_NAME = {codec.name: codec for codec in CPU_CODECS}
@@ -61,13 +71,17 @@ def by_id(codec_id: int) -> Codec:
         raise CodecUnavailableError(
             f"this part was written with '{GPU_ONLY[codec_id]}', which needs an NVIDIA GPU and a later version"
         )
+    if codec_id in DERIVED:
+        raise CorruptChunkError(f"a {DERIVED[codec_id]} stream stands where nothing is referred to")
     raise UnknownCodecError(f"codec id {codec_id} is unknown to this version; a later one can read it")
 
 
 def name_of(codec_id: int) -> str:
     """The name to show for an id, also of codecs that cannot run here."""
     known = _BY_ID.get(codec_id)
-    return known.name if known else GPU_ONLY.get(codec_id, f"codec-{codec_id}")
+    if known:
+        return known.name
+    return DERIVED.get(codec_id) or GPU_ONLY.get(codec_id, f"codec-{codec_id}")
 
 
 def parse_level(text: str) -> Level:

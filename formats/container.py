@@ -31,6 +31,7 @@ from nvckpt.formats.layout import (
     pack_header,
     parse_footer,
 )
+from nvckpt.formats.references import ReferenceMap
 
 # Below this an index stays readable to a person with a hex dump.
 _COMPRESS_INDEX_FROM = 1024
@@ -147,6 +148,11 @@ class ArchiveReader:
     def description(self) -> Description:
         """Segments and writer, read when first asked for; CorruptArchiveError if they break the format."""
         return index_format.parse_description(self._packed_index, self.index.original_size)
+
+    @cached_property
+    def reference_map(self) -> ReferenceMap:
+        """Which frames restore the ranges that others refer to; made when first asked for."""
+        return ReferenceMap(self.frames)
 
     def read_payload(self, number: int) -> memoryview:
         """Return a frame's payload after checking its header, the padding before it, and its checksum."""

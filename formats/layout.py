@@ -2,6 +2,7 @@
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from nvckpt.formats.checksum import checksum
 from nvckpt.formats.cursor import Cursor, varint
@@ -25,6 +26,7 @@ MAX_WINDOW = 256 << 20
 MAX_FRAME_HEADER = 32 << 20
 MAX_STREAMS = 16
 MAX_EXTENTS = 1 << 20
+MAX_REFERENCES = 255
 MAX_INDEX = 4 << 30
 MAX_INDEX_EXPANSION = 16
 INDEX_ALLOWANCE = 4 << 20
@@ -33,7 +35,7 @@ _HEADER = struct.Struct("<8sHHIII")
 _FOOTER = struct.Struct("<QQQQI")
 _FRAME = struct.Struct("<4sIBBBBIQQQQ")
 _STREAM = struct.Struct("<BBHIQQ")
-_REFERENCE_SIZE = 24
+_REFERENCE = struct.Struct("<IIQQ")
 _U64 = struct.Struct("<Q")
 _U32 = struct.Struct("<I")
 
@@ -90,6 +92,14 @@ Extent = tuple[int, int]
 """Offset and length in the original."""
 
 
+class Reference(NamedTuple):
+    """A range that must be known before a frame is decoded; `base` 0 is the frame's own original."""
+
+    base: int
+    offset: int
+    length: int
+
+
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
     """One frame: how its payload is coded, and which ranges of the original it restores."""
@@ -100,7 +110,7 @@ class FrameHeader:
     extents: tuple[Extent, ...]
     payload_checksum: int
     original_checksum: int
-    reference_count: int = 0
+    references: tuple[Reference, ...] = ()
 
     @property
     def original_size(self) -> int:
@@ -127,6 +137,8 @@ class FrameHeader:
         body = bytearray()
         for s in self.streams:
             body += _STREAM.pack(s.codec_id, s.codec_param, 0, s.library_version, s.original_size, s.encoded_size)
+        for base, offset, length in self.references:
+            body += _REFERENCE.pack(base, 0, offset, length)
         position = 0
         for offset, length in self.extents:
             body += varint(offset - position) + varint(length)
@@ -138,7 +150,7 @@ class FrameHeader:
             self.transform_id,
             self.transform_param,
             len(self.streams),
-            0,
+            len(self.references),
             len(self.extents),
             self.original_size,
             self.payload_size,
@@ -169,15 +181,9 @@ def parse_frame_header(data: bytes) -> FrameHeader:
     if not 1 <= streams <= MAX_STREAMS or not 1 <= extents <= MAX_EXTENTS or not 1 <= original <= MAX_WINDOW:
         raise CorruptArchiveError("a frame header is outside the format's limits")
     cursor = Cursor(memoryview(data)[:-8], _FRAME.size)
-    header = FrameHeader(
-        transform,
-        param,
-        tuple(_parse_stream(cursor.take(_STREAM.size)) for _ in range(streams)),
-        _parse_extents(cursor, references, extents),
-        sums[0],
-        sums[1],
-        references,
-    )
+    records = tuple(_parse_stream(cursor.take(_STREAM.size)) for _ in range(streams))
+    ranges = tuple(_parse_reference(cursor.take(_REFERENCE.size)) for _ in range(references))
+    header = FrameHeader(transform, param, records, _parse_extents(cursor, extents), sums[0], sums[1], ranges)
     if cursor.left >= ALIGNMENT or any(cursor.take(cursor.left)):
         raise CorruptArchiveError("a frame header is not padded with zeros")
     if header.original_size != original or sum(s.original_size for s in header.streams) != original:
@@ -194,8 +200,14 @@ def _parse_stream(data: bytes) -> StreamRecord:
     return StreamRecord(codec, param, library, original, encoded)
 
 
-def _parse_extents(cursor: Cursor, references: int, count: int) -> tuple[Extent, ...]:
-    cursor.take(references * _REFERENCE_SIZE)
+def _parse_reference(data: bytes) -> Reference:
+    base, reserved, offset, length = _REFERENCE.unpack(data)
+    if reserved:
+        raise CorruptArchiveError("a reference breaks the format")
+    return Reference(base, offset, length)
+
+
+def _parse_extents(cursor: Cursor, count: int) -> tuple[Extent, ...]:
     extents = []
     position = 0
     for i in range(count):

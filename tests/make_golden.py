@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cramjam
+import golden_references
 import lz4.block
 import numpy as np
 import xxhash
@@ -648,6 +649,15 @@ corrupt("float_matrix_kind", "impossible matrix", lambda: _damaged_float(58, 2))
 corrupt("float_matrix_rows", "do not add up", lambda: _damaged_float(48, 1))
 corrupt("float_cut", "", lambda: _cut_float(150))
 corrupt("float_longer", "longer or shorter", lambda: coded(FLOAT_LOG[0], FLOAT, float_stream(*FLOAT_LOG) + bytes(16)))
+
+# Sections 5.4 and 17: references.
+
+for _make in golden_references.SOUND:
+    sound(_make)
+for _name, _says, _make in golden_references.CORRUPT:
+    corrupt(_name, _says, _make)
+for _name, _says, _make in golden_references.UNSUPPORTED:
+    unsupported(_name, _says, _make)
 
 
 def main() -> None:
