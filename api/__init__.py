@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nvckpt.decompression import decompress as decompress
     from nvckpt.decompression import verify as verify
     from nvckpt.listing import inspect as inspect
+    from nvckpt.recovery import rescue as rescue
 
 _HOMES = {
     "BenchOptions": "benchmark",
@@ -31,6 +32,7 @@ _HOMES = {
     "compress": "compression",
     "decompress": "decompression",
     "inspect": "listing",
+    "rescue": "recovery",
     "verify": "decompression",
 }
 

@@ -13,7 +13,7 @@ from nvckpt.errors import InvalidRequestError, OutputTooLargeError
 from nvckpt.formats.atomic import AtomicFile, OutputFile
 from nvckpt.formats.byte_source import FileBytes
 from nvckpt.formats.checksum import FileHash, checksum
-from nvckpt.formats.container import ArchiveReader
+from nvckpt.formats.container import ArchiveReader, FrameReader
 from nvckpt.formats.errors import CorruptArchiveError, FormatError, UnsupportedArchiveError
 from nvckpt.formats.layout import Extent, FrameHeader
 from nvckpt.formats.segments import Segment
@@ -118,7 +118,12 @@ def verify(
     started = time.perf_counter()
     name = os.fspath(archive)
     with files.open_input(name, follow=True) as opened:
-        reader = ArchiveReader(opened.data)
+        try:
+            reader = ArchiveReader(opened.data)
+        except CorruptArchiveError as error:
+            from nvckpt.recovery import examine
+
+            return examine(opened.data, name, error, options)
         damage: list[Damage] = []
         try:
             decode_all(reader, options.threads, None, progress, damage.append)
@@ -176,13 +181,13 @@ def decode_all(
     return digest
 
 
-def references_of(reader: ArchiveReader) -> References:
+def references_of(reader: FrameReader) -> References:
     """Return what resolves the references of an archive's frames; share it between calls of `decode_frame`."""
     references = References(reader, lambda number: decode_frame(reader, number, references))
     return references
 
 
-def decode_frame(reader: ArchiveReader, number: int, references: References | None = None) -> memoryview:
+def decode_frame(reader: FrameReader, number: int, references: References | None = None) -> memoryview:
     """Return the original bytes of one frame, checked at every step."""
     header = reader.frames[number].header
     try:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from nvckpt.formats.byte_source import FileBytes
-from nvckpt.formats.container import ArchiveReader
+from nvckpt.formats.container import FrameReader
 from nvckpt.formats.errors import FormatError
 from nvckpt.formats.layout import Reference
 from nvckpt.formats.references import Part
@@ -20,7 +20,7 @@ class References:
     such a file: its size is what was written so far.
     """
 
-    def __init__(self, reader: ArchiveReader, decode: Callable[[int], memoryview]) -> None:
+    def __init__(self, reader: FrameReader, decode: Callable[[int], memoryview]) -> None:
         self.restored: FileBytes | None = None
         self._reader = reader
         self._decode = decode

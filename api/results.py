@@ -82,6 +82,45 @@ class DecompressResult:
 
 
 @dataclass(frozen=True, slots=True)
+class RescueResult:
+    """What was left of a damaged archive; `damage` lists the ranges of `output` that were lost and read as zeros.
+
+    `problems` are sentences on what is wrong around the frames. `is_whole` says that the output has the hash of the
+    original; `hash` is None when the archive lost it, and then more may be missing unless `size_is_known`.
+    """
+
+    source: str
+    output: str
+    format: str
+    bytes_in: int
+    bytes_out: int
+    seconds: float
+    device: str
+    hash: str | None
+    damage: tuple[Damage, ...]
+    problems: tuple[str, ...]
+    rescued_bytes: int
+    rescued_frames: int
+    size_is_known: bool
+    is_whole: bool
+
+    def sentence(self) -> str:
+        """Return why the output is not the whole; empty when it is."""
+        if self.is_whole:
+            return ""
+        lost = sum(damage.length for damage in self.damage)
+        parts = [
+            *self.problems,
+            f"{lost} of {self.bytes_out} bytes are lost" if lost else "nothing is known to be lost",
+        ]
+        if self.hash is None:
+            parts.append("what was rescued cannot be compared with the hash of the original")
+        if not self.size_is_known:
+            parts.append(f"more may be missing behind byte {self.bytes_out}")
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
 class TensorInfo:
     """One tensor storage in an archive, or a run of opaque bytes when `dtype` is None.
 

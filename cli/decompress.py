@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from nvckpt.cli import batch, options, report
+from nvckpt.cli import batch, options, report, rescuing
 from nvckpt.cli.batch import Outcome
 from nvckpt.cli.console import Talk
 from nvckpt.cli.exits import Exit, UsageError
@@ -40,6 +40,7 @@ def decompress(
     json: options.Json = False,
     jsonl: options.JsonLines = False,
     progress: options.Progress = None,
+    rescue: options.Rescue = False,
     _decompress: options.Decompress = True,
 ) -> Exit:
     """Restore files: FILE.nvckpt becomes FILE, identical to what was compressed.
@@ -48,7 +49,7 @@ def decompress(
     """
     places = (output, stdout, output_dir_flat, output_dir_mirror)
     if test:
-        if any(places) or not keep or skip_existing:
+        if any(places) or not keep or skip_existing or rescue:
             raise UsageError("-t writes and removes nothing: drop the options for outputs")
         words = (quiet, verbose, json, jsonl, progress)
         return verify(files, recursive, include, exclude, device, threads, jobs, max_memory, *words)
@@ -61,6 +62,9 @@ def decompress(
 
     request = Request(files, recursive, include, exclude, *places, force, not keep, skip_existing)
     request.check()
+    if rescue:
+        rescuing.check(request)
+        default_output = rescuing.default_output
     memory, most = share_memory(parse_size(max_memory), jobs), parse_size(max_output)
     threads = share_threads(threads, jobs)
     chosen = DecompressOptions(device, threads, force, not keep, max_memory=memory, max_output=most, sparse=sparse)
@@ -77,6 +81,8 @@ def decompress(
     )
 
     def one(job: "Job", bar: Report | None) -> Outcome:
+        if rescue:
+            return rescuing.one(request, job, chosen, bar, verbose)
         return _decompress_one(request, job, chosen, bar)
 
     return batch.run(request.jobs(found.files, default_output), one, talk, conduct)

@@ -109,6 +109,9 @@ MaxOutput = Annotated[
 Verify = Annotated[bool, _work("--verify/--no-verify", help="Decode what was written before it gets its name.")]
 Strict = Annotated[bool, _work("--strict", help="Fail on files that are not sound checkpoints.", show_default=False)]
 Test = Annotated[bool, _work("-t", "--test", help="Write nothing: the same as `verify`.", show_default=False)]
+Rescue = Annotated[
+    bool, _work("--rescue", help="Write what is left of a damaged archive, as FILE.rescued.", show_default=False)
+]
 Decompress = Annotated[bool, typer.Option("-d", "--decompress", hidden=True, help="Decompress, as tar asks for.")]
 
 Quiet = Annotated[int, _words("-q", "--quiet", count=True, help="No tables, no warnings; twice: no errors either.")]

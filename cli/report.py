@@ -118,7 +118,8 @@ def path_json(key: str, path: str) -> dict[str, Any]:
     return {key: text, f"{key}_b64": base64.b64encode(raw).decode()}
 
 
-def _number(before: int, after: int) -> float | None:
+def number(before: int, after: int) -> float | None:
+    """Return a ratio for JSON, which has no infinity."""
     return round(before / after, 6) if before and after else None
 
 
@@ -129,7 +130,7 @@ def _groups_json(groups: "Iterable[GroupSize]") -> list[dict[str, Any]]:
             "tensors": g.tensors,
             "bytes_in": g.bytes_in,
             "bytes_out": g.bytes_out,
-            "ratio": _number(g.bytes_in, g.bytes_out),
+            "ratio": number(g.bytes_in, g.bytes_out),
         }
         for g in groups
     ]
@@ -144,7 +145,7 @@ def compress_json(result: "CompressResult") -> dict[str, Any]:
         "format": result.format,
         "bytes_in": result.bytes_in,
         "bytes_out": result.bytes_out,
-        "ratio": _number(result.bytes_in, result.bytes_out),
+        "ratio": number(result.bytes_in, result.bytes_out),
         "seconds": round(result.seconds, 6),
         "device": result.device,
         "codec": result.codec,
@@ -170,11 +171,11 @@ def decompress_json(result: "DecompressResult") -> dict[str, Any]:
         "format": result.format,
         "bytes_in": result.bytes_in,
         "bytes_out": result.bytes_out,
-        "ratio": _number(result.bytes_out, result.bytes_in),
+        "ratio": number(result.bytes_out, result.bytes_in),
         "seconds": round(result.seconds, 6),
         "device": result.device,
         "xxh3_128": result.hash,
-        "damage": [{**asdict(damage), "names": _json_names(damage.names)} for damage in result.damage],
+        "damage": [{**asdict(damage), "names": json_names(damage.names)} for damage in result.damage],
         "error": error,
     }
 
@@ -197,7 +198,7 @@ def listing_json(listing: "Listing") -> dict[str, Any]:
         "format": listing.format,
         "bytes_in": listing.bytes_in,
         "bytes_out": listing.bytes_out,
-        "ratio": _number(listing.bytes_in, listing.bytes_out),
+        "ratio": number(listing.bytes_in, listing.bytes_out),
         "xxh3_128": listing.hash,
         "writer": listing.writer,
         "frames": listing.frames,
@@ -207,14 +208,14 @@ def listing_json(listing: "Listing") -> dict[str, Any]:
     }
 
 
-def _json_names(names: Iterable[str]) -> list[str]:
+def json_names(names: Iterable[str]) -> list[str]:
     """Return names that any JSON reader takes: lone surrogates become question marks."""
     return [name.encode("utf-8", "replace").decode() for name in names]
 
 
 def _tensor_json(tensor: "TensorInfo") -> dict[str, Any]:
     return {
-        "names": _json_names(tensor.names),
+        "names": json_names(tensor.names),
         "group": tensor.group,
         "dtype": tensor.dtype,
         "shape": list(tensor.shape) if tensor.shape is not None else None,

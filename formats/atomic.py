@@ -48,6 +48,13 @@ class OutputFile:
         while len(view):
             view = view[os.write(self.descriptor, view[:_WRITE_STEP]) :]
 
+    def write_at(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Put all of `data` at a position; what is never written reads as zeros and takes no room."""
+        view = memoryview(data).cast("B")
+        while len(view):
+            written = os.pwrite(self.descriptor, view[:_WRITE_STEP], offset)
+            view, offset = view[written:], offset + written
+
 
 class AtomicFile(OutputFile):
     """A temporary file that becomes `target` by `commit`, or goes away."""

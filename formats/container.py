@@ -125,6 +125,24 @@ def _compress_index(raw: bytes) -> tuple[bytes, int]:
     return (packed, _ZSTD) if allowed and len(packed) < len(raw) else (raw, _STORE)
 
 
+class FrameReader(Protocol):
+    """What decoding needs of an archive, sound or damaged."""
+
+    @property
+    def frames(self) -> Sequence[PlacedFrame]:
+        """In the order of the file."""
+        ...
+
+    @property
+    def reference_map(self) -> ReferenceMap:
+        """Where the ranges are that frames refer to."""
+        ...
+
+    def read_payload(self, number: int) -> memoryview:
+        """Return a frame's payload; CorruptArchiveError unless its checksum is right."""
+        ...
+
+
 class ArchiveReader:
     """An archive whose header, footer and index were read and found consistent.
 
@@ -138,11 +156,11 @@ class ArchiveReader:
         if data.size < HEADER_SIZE + FOOTER_SIZE:
             raise TruncatedArchiveError("the archive is cut short")
         footer = parse_footer(data.read_at(data.size - FOOTER_SIZE, FOOTER_SIZE), data.size)
-        self._packed_index = _read_index(data, footer)
+        self._packed_index = read_index(data, footer, footer.index_offset)
         self.index = index_format.parse(self._packed_index, footer.index_offset)
         self.frames = self.index.frames
         self._end_of_frames = footer.index_offset
-        _check_frames(self.index, footer.index_offset)
+        check_frames(self.index, footer.index_offset)
 
     @cached_property
     def description(self) -> Description:
@@ -186,8 +204,9 @@ class ArchiveReader:
         return list(_windows(self.index))
 
 
-def _read_index(data: ByteSource, footer: Footer) -> bytes:
-    stored = data.read_at(footer.index_offset, footer.index_size)
+def read_index(data: ByteSource, footer: Footer, offset: int) -> bytes:
+    """Return the decoded index, which stands at `offset`; CorruptArchiveError unless it is what the footer says."""
+    stored = data.read_at(offset, footer.index_size)
     if checksum(stored) != footer.index_checksum:
         raise CorruptArchiveError("the index is damaged")
     if footer.index_codec == _STORE:
@@ -205,8 +224,8 @@ def _read_index(data: ByteSource, footer: Footer) -> bytes:
     return raw
 
 
-def _check_frames(index: Index, index_offset: int) -> None:
-    """Frames stand in the file before the index, close to one another, and their windows tile the original."""
+def check_frames(index: Index, index_offset: int) -> None:
+    """CorruptArchiveError unless frames stand close together up to the index, and their windows tile the original."""
     end = HEADER_SIZE
     for frame in index.frames:
         if frame.offset % ALIGNMENT:

@@ -68,9 +68,12 @@ class ReferenceMap:
         if not length or not self._places or end > sum(self._places[-1][:2]):
             raise CorruptArchiveError("the frame refers to a range outside the original")
         found: list[Part] = []
-        at = bisect_right(self._starts, offset) - 1
+        at = max(bisect_right(self._starts, offset) - 1, 0)
         while offset < end:
             start, size, restoring, position = self._places[at]
+            if not start <= offset < start + size:
+                # Only in an archive whose frames had to be searched for.
+                raise CorruptArchiveError("the frame refers to a range that is lost")
             if restoring >= number:
                 raise CorruptArchiveError("the frame refers to a range that is not restored before it")
             if len(found) == most:
