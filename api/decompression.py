@@ -14,7 +14,7 @@ from nvckpt.formats.atomic import AtomicFile, OutputFile
 from nvckpt.formats.byte_source import FileBytes
 from nvckpt.formats.checksum import FileHash, checksum
 from nvckpt.formats.container import ArchiveReader, FrameReader
-from nvckpt.formats.errors import CorruptArchiveError, FormatError, UnsupportedArchiveError
+from nvckpt.formats.errors import CorruptArchiveError, FormatError, NotAnArchiveError, UnsupportedArchiveError
 from nvckpt.formats.layout import Extent, FrameHeader
 from nvckpt.formats.segments import Segment
 from nvckpt.limits import check_memory
@@ -76,7 +76,7 @@ def decompress(
     target_name = os.fspath(output) if output is not None else default_output(name)
     with files.transfer(name, target_name, force=options.force, remove=options.remove) as (opened, target):
         reader = ArchiveReader(opened.data)
-        _check_size(reader.index.original_size, options.max_output)
+        check_size(reader.index.original_size, options.max_output)
         with files.open_output(target, sparse=options.sparse) as file:
             if isinstance(file, AtomicFile):
                 files.check_space(file.descriptor, _least_size(reader, options.sparse))
@@ -87,7 +87,8 @@ def decompress(
     return _result(reader, name, target_name, started, options.device)
 
 
-def _check_size(size: int, most: int) -> None:
+def check_size(size: int, most: int) -> None:
+    """OutputTooLargeError when an output of `size` bytes is more than `most`; 0 allows any."""
     if most and size > most:
         raise OutputTooLargeError(
             f"the archive restores to {size} bytes, more than the {most} allowed; --max-output allows more"
@@ -120,7 +121,7 @@ def verify(
     with files.open_input(name, follow=True) as opened:
         try:
             reader = ArchiveReader(opened.data)
-        except CorruptArchiveError as error:
+        except (CorruptArchiveError, NotAnArchiveError) as error:
             from nvckpt.recovery import examine
 
             return examine(opened.data, name, error, options)

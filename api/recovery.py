@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from nvckpt import decompression, files
 from nvckpt.codecs import device
@@ -13,10 +13,10 @@ from nvckpt.errors import InvalidRequestError
 from nvckpt.formats.atomic import AtomicFile
 from nvckpt.formats.byte_source import ByteSource, FileBytes
 from nvckpt.formats.checksum import FileHash
-from nvckpt.formats.errors import CorruptArchiveError, FormatError
+from nvckpt.formats.errors import CorruptArchiveError, FormatError, NotAnArchiveError
 from nvckpt.formats.layout import Extent, FrameHeader
 from nvckpt.formats.opaque import SAFETENSORS
-from nvckpt.formats.recovery import Remains, find_remains
+from nvckpt.formats.recovery import Remains, ends_as_archive, find_remains
 from nvckpt.formats.segments import Segment
 from nvckpt.formats.sniff import read_source
 from nvckpt.pipeline import ordered_map, thread_count
@@ -61,15 +61,17 @@ def rescue(
         if target is None:
             raise InvalidRequestError("--rescue needs an output file: lost ranges are left out of it")
         remains = find_remains(opened.data)
+        decompression.check_size(remains.size, options.max_output)
         with files.open_output(target) as file:
             if not isinstance(file, AtomicFile):
                 raise InvalidRequestError("--rescue needs an output file: lost ranges are left out of it")
             files.check_space(file.descriptor, min(remains.size, _good_size(remains)))
-            salvage = _decode(remains, options.threads, file, progress)
+            salvage = restore(remains, options.threads, file, progress)
             if not salvage.good_frames and (remains.size or remains.index is None):
                 _nothing_left(remains, salvage)
             os.ftruncate(file.descriptor, remains.size)
             contents = _contents(remains, FileBytes(file.descriptor))
+            decompression.check_size(contents.size, options.max_output)
             os.ftruncate(file.descriptor, contents.size)
             if contents.size > remains.size:
                 salvage.lost.append((remains.size, contents.size - remains.size, _BEHIND))
@@ -100,11 +102,14 @@ def rescue(
 def examine(data: ByteSource, name: str, error: FormatError, options: DecompressOptions) -> DecompressResult:
     """Tell what `verify` can of an archive that does not open, because of `error`.
 
-    CorruptArchiveError, or the error itself, says what could be rescued when the index is lost.
+    When the index is lost, the error is raised again and says what could be rescued. A file without any mark of an
+    archive is not searched.
     """
     started = time.perf_counter()
+    if isinstance(error, NotAnArchiveError) and not ends_as_archive(data):
+        raise error
     remains = find_remains(data)
-    salvage = _decode(remains, options.threads)
+    salvage = restore(remains, options.threads)
     index = remains.index
     if index is None:
         if not salvage.good_frames:
@@ -127,6 +132,14 @@ def examine(data: ByteSource, name: str, error: FormatError, options: Decompress
     )
 
 
+class Positioned(Protocol):
+    """Where restored ranges go, in any order."""
+
+    def write_at(self, data: memoryview, offset: int) -> object:
+        """Put all of `data` at a position."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Contents:
     """What the original is, as far as known."""
@@ -137,7 +150,7 @@ class _Contents:
 
 
 @dataclass(slots=True)
-class _Salvage:
+class Salvage:
     """What decoding gave: sums of the sound frames, and each lost range with its reason."""
 
     good_frames: int = 0
@@ -153,12 +166,12 @@ class _Salvage:
             else:
                 joined.append((offset, length, reason))
         return tuple(
-            Damage(_names(contents.segments, (offset, length)), offset, length, reason)
+            Damage(names_in(contents.segments, (offset, length)), offset, length, reason)
             for offset, length, reason in joined
         )
 
 
-def _names(segments: Sequence[Segment], extent: Extent) -> tuple[str, ...]:
+def names_in(segments: Sequence[Segment], extent: Extent) -> tuple[str, ...]:
     """Return every name of every tensor that a range touches."""
     names: list[str] = []
     for number, _ in touched(segments, (extent,)):
@@ -168,11 +181,11 @@ def _names(segments: Sequence[Segment], extent: Extent) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _decode(
-    remains: Remains, threads: int, file: AtomicFile | None = None, progress: Progress | None = None
-) -> _Salvage:
+def restore(
+    remains: Remains, threads: int, file: Positioned | None = None, progress: Progress | None = None
+) -> Salvage:
     """Decode every frame there is, into its place in `file`."""
-    salvage = _Salvage(lost=[(offset, length, _GONE) for offset, length in remains.gaps])
+    salvage = Salvage(lost=[(offset, length, _GONE) for offset, length in remains.gaps])
     references = references_of(remains)
 
     def decode(number: int) -> tuple[FrameHeader, memoryview | FormatError]:
@@ -210,7 +223,7 @@ def _good_size(remains: Remains) -> int:
     return remains.size - sum(length for _, length in remains.gaps)
 
 
-def _nothing_left(remains: Remains, salvage: _Salvage) -> NoReturn:
+def _nothing_left(remains: Remains, salvage: Salvage) -> NoReturn:
     reason = remains.problems[0] if remains.problems else salvage.lost[0][2]
     raise CorruptArchiveError(f"nothing could be rescued: {reason}")
 

@@ -144,6 +144,11 @@ class _Located:
     shift: int
 
 
+def ends_as_archive(data: ByteSource) -> bool:
+    """Tell whether a file that does not begin as one ends as an archive."""
+    return _footer_before(data, data.size) is not None
+
+
 def _footer_before(data: ByteSource, end: int) -> Footer | None:
     """Return the footer that ends at `end`; it may be of an archive that does not begin at 0."""
     if end < FOOTER_SIZE:
@@ -179,7 +184,7 @@ def _index_before(data: ByteSource, end: int) -> _Located | None:
 def _find_index(data: ByteSource, found: Found) -> _Located | None:
     """Return the last index that is this archive's: it stands where it says, or lists the first frame there is."""
     first = read_frame(data, found.offsets[0]).packed if found.offsets else None
-    for end in reversed(found.footers):
+    for end in dict.fromkeys((data.size, *reversed(found.footers))):
         located = _index_before(data, end)
         if located and (located.shift == 0 or any(frame.packed == first for frame in located.index.frames)):
             return located
