@@ -7,6 +7,7 @@ import tracemalloc
 from pathlib import Path
 
 import archives
+import golden_references
 import numpy as np
 import pytest
 from archives import Archive, Frame
@@ -251,6 +252,29 @@ def test_splices(edits, keeps_tail):
         else:
             archive = archive[:at] + sound[count : 2 * count] + archive[at + count :]
     attempt(archive if keeps_tail else archive[:-60], ORIGINAL)
+
+
+def derived(**changes) -> bytes:
+    """Three frames: the first, a copy of it, and one of its own."""
+    size = len(ORIGINAL)
+    copy = golden_references.follow(ORIGINAL, size, golden_references.COPY, 0, b"", golden_references.refer((0, size)))
+    return Archive(ORIGINAL * 3, [Frame(ORIGINAL), copy, Frame(ORIGINAL, ranges=[(2 * size, size)])], **changes).build()
+
+
+@pytest.mark.parametrize("changes", [{}, NO_INDEX], ids=["index", "no index"])
+@pytest.mark.parametrize("region", ["payload", "header"])
+def test_frame_that_follows_from_a_lost_one_is_lost_too(region, changes):
+    """Both are listed, and why; the third is not touched. With an index a header is no loss."""
+    size = len(ORIGINAL)
+    frame = ArchiveReader(MemoryBytes(derived())).frames[0]
+    at = frame.offset + (len(frame.packed) if region == "payload" else 8)
+    rescued = Rescued(spoil(derived(**changes), at)).check(ORIGINAL * 3)
+    if region == "header" and not changes:
+        assert rescued.lost() == []
+        return
+    assert rescued.lost() == [(0, size), (size, size)]
+    assert any("follows from bytes 0" in reason or "lost" in reason for _, _, reason in rescued.salvage.lost)
+    assert rescued.good[2 * size :].all()
 
 
 # Archives inside archives.
