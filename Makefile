@@ -26,7 +26,7 @@ lint: $(VENV)/developing ## check style
 # The folders are mapped to nvckpt.* in pyproject.toml, which mypy cannot see: links show them to it.
 types: $(VENV)/developing ## check types, strictly
 	@rm -rf .typing && mkdir -p .typing/nvckpt
-	@ln -s ../../cli ../../codecs ../../formats .typing/nvckpt/
+	@ln -s ../../cli ../../codecs ../../formats ../../api/integrations .typing/nvckpt/
 	@for file in api/*.py api/py.typed; do ln -s ../../$$file .typing/nvckpt/; done
 	MYPYPATH=.typing $(BIN)/mypy --explicit-package-bases --namespace-packages -p nvckpt
 

@@ -4,6 +4,8 @@
     nvckpt.decompress("ckpt.pt.nvckpt")           # writes ckpt.pt, the identical file
     nvckpt.verify("ckpt.pt.nvckpt")
     nvckpt.inspect("ckpt.pt.nvckpt").groups
+    nvckpt.save(state, "ckpt.nvckpt")             # in the place of torch.save and torch.load
+    state = nvckpt.load("ckpt.nvckpt")
 
 Names are loaded when first used: importing the package costs next to nothing.
 """
@@ -22,7 +24,14 @@ if TYPE_CHECKING:
     from nvckpt.decompression import decompress as decompress
     from nvckpt.decompression import verify as verify
     from nvckpt.listing import inspect as inspect
+    from nvckpt.loading import load as load
+    from nvckpt.loading import load_file as load_file
+    from nvckpt.loading import open_archive
     from nvckpt.recovery import rescue as rescue
+    from nvckpt.saving import save as save
+    from nvckpt.saving import save_file as save_file
+
+    open = open_archive  # noqa: A001 - as safetensors' safe_open, in a namespace
 
 _HOMES = {
     "BenchOptions": "benchmark",
@@ -32,9 +41,17 @@ _HOMES = {
     "compress": "compression",
     "decompress": "decompression",
     "inspect": "listing",
+    "load": "loading",
+    "load_file": "loading",
+    "open": "loading",
+    "save": "saving",
+    "save_file": "saving",
     "rescue": "recovery",
     "verify": "decompression",
 }
+
+_INSIDE = {"open": "open_archive"}
+"""Names that mean something else inside the modules."""
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - the names are in the table above
 
@@ -42,4 +59,4 @@ __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - the names are in t
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'nvckpt' has no attribute '{name}'")
-    return getattr(import_module(f"nvckpt.{_HOMES[name]}"), name)
+    return getattr(import_module(f"nvckpt.{_HOMES[name]}"), _INSIDE.get(name, name))

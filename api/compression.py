@@ -14,7 +14,7 @@ from nvckpt.decompression import decode_all
 from nvckpt.derivation import find_runs
 from nvckpt.errors import InvalidRequestError, MalformedSourceError, SourceChangedError, VerificationError
 from nvckpt.formats.atomic import AtomicFile, OutputFile
-from nvckpt.formats.byte_source import FileBytes
+from nvckpt.formats.byte_source import ByteSource, FileBytes
 from nvckpt.formats.checksum import FileHash, checksum
 from nvckpt.formats.container import ArchiveReader, ArchiveWriter, is_archive, payload_checksum
 from nvckpt.formats.errors import FormatError, MalformedCheckpointError
@@ -87,7 +87,7 @@ def compress(
         if options.strict and parsed.warnings:
             raise MalformedSourceError(parsed.warnings[0])
         with files.open_output(target) as file:
-            index, size = _write_archive(opened.data, parsed, file, options, progress)
+            index, size = write_archive(opened.data, parsed, file, options, progress)
             opened.check_unchanged()
             if isinstance(file, AtomicFile):
                 if options.verify:
@@ -133,10 +133,10 @@ class _Task:
     data: FileBytes
 
 
-def _write_archive(
-    data: FileBytes, source: Source, sink: OutputFile, options: CompressOptions, progress: Progress | None
+def write_archive(
+    data: ByteSource, source: Source, sink: OutputFile, options: CompressOptions, progress: Progress | None
 ) -> tuple[Index, int]:
-    """Write the whole archive; returns its index and size."""
+    """Write the whole archive of `data`, which was understood as `source`; returns its index and size."""
     writer = ArchiveWriter(sink)
     file_hash = FileHash()
     choice = blocks.Choice(options.codec, options.level)

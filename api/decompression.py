@@ -161,7 +161,7 @@ def decode_all(
     for window, frames in ordered_map(reader.windows(), lambda numbers: numbers, decode, thread_count(threads)):
         for number, result in zip(window, frames, strict=True):
             if isinstance(result, FormatError):
-                damage = _damage(reader, number, str(result))
+                damage = damage_of(reader, number, str(result))
                 if on_damage is None or isinstance(result, UnsupportedArchiveError):
                     raise type(result)(damage.sentence()) from result
                 on_damage(damage)
@@ -218,7 +218,7 @@ def _block(header: FrameHeader, payload: memoryview) -> blocks.Block:
     return blocks.Block(header.transform_id, header.transform_param, streams)
 
 
-def _damage(reader: ArchiveReader, number: int, reason: str) -> Damage:
+def damage_of(reader: ArchiveReader, number: int, reason: str) -> Damage:
     """Tell what a frame would have restored: its tensors, where they can be told, and the range they lie in."""
     extents = reader.frames[number].header.extents
     first, end = extents[0][0], sum(extents[-1])

@@ -12,8 +12,11 @@ from nvckpt.codecs.errors import CodecError
 from nvckpt.formats.errors import FormatError
 
 
-class OperationError(Exception):
-    """A command cannot be carried out; the message is a sentence for a person."""
+class OperationError(RuntimeError):
+    """A command cannot be carried out; the message is a sentence for a person.
+
+    A RuntimeError, since that is what callers of torch.save catch.
+    """
 
     code: ClassVar[str] = "io"
 

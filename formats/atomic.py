@@ -154,6 +154,11 @@ def _rename_new(source: Path, target: Path) -> None:
 
 
 def _umask() -> int:
+    """Read the mask; setting it to learn it would give files that other threads create meanwhile a wrong mode."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

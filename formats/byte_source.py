@@ -1,7 +1,11 @@
 """Random access to the bytes of a file, by position, safe to share between threads."""
 
 import os
-from typing import Protocol
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate
+from threading import Lock
+from typing import BinaryIO, Protocol
 
 from nvckpt.formats.errors import MalformedCheckpointError, SourceReadError
 
@@ -44,6 +48,31 @@ class FileBytes:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+class StreamBytes:
+    """A seekable file object from where it stands to its end; its position moves, and reads wait for one another."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._lock = Lock()
+        self._start = stream.tell()
+        self.size = stream.seek(0, os.SEEK_END) - self._start
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """See ByteSource."""
+        if offset < 0 or length < 0 or offset + length > self.size:
+            raise MalformedCheckpointError(f"bytes {offset}..{offset + length} are not in the file")
+        with self._lock:
+            self._stream.seek(self._start + offset)
+            parts: list[bytes] = []
+            while length:
+                part = self._stream.read(length)
+                if not part:
+                    raise MalformedCheckpointError(f"the file ended early, at byte {offset}")
+                parts.append(part)
+                length -= len(part)
+        return b"".join(parts)
+
+
 class MemoryBytes:
     """Bytes already in memory, for tests and small files."""
 
@@ -56,3 +85,31 @@ class MemoryBytes:
         if offset < 0 or length < 0 or offset + length > self.size:
             raise MalformedCheckpointError(f"bytes {offset}..{offset + length} are not in the file")
         return self._data[offset : offset + length]
+
+
+Part = ByteSource
+"""A piece of a file that is put together."""
+
+
+class JoinedBytes:
+    """Several sources one after the other, read as if they were one; the empty ones are left out."""
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self.parts = tuple(part for part in parts if part.size)
+        self.starts = tuple(accumulate((part.size for part in self.parts), initial=0))
+        self.size = self.starts[-1]
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """See ByteSource."""
+        if offset < 0 or length < 0 or offset + length > self.size:
+            raise MalformedCheckpointError(f"bytes {offset}..{offset + length} are not in the file")
+        pieces: list[bytes] = []
+        number = bisect_right(self.starts, offset) - 1
+        while length:
+            start = offset - self.starts[number]
+            step = min(length, self.parts[number].size - start)
+            pieces.append(self.parts[number].read_at(start, step))
+            offset += step
+            length -= step
+            number += 1
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -3,8 +3,11 @@
 from typing import ClassVar
 
 
-class FormatError(Exception):
-    """A file cannot be used as asked; the message is a sentence for a person."""
+class FormatError(RuntimeError):
+    """A file cannot be used as asked; the message is a sentence for a person.
+
+    A RuntimeError, since that is what callers of torch.load catch.
+    """
 
     code: ClassVar[str] = "corrupt"
 

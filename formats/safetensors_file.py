@@ -69,6 +69,29 @@ def read(data: ByteSource, role: str = groups.UNKNOWN_ROLE) -> Source:
     return Source(opaque.SAFETENSORS, data.size, segments, tuple(dict.fromkeys(warnings)))
 
 
+def read_metadata(data: ByteSource) -> dict[str, str] | None:
+    """The text beside the tensors, None where there is none; MalformedCheckpointError for a broken header."""
+    value = dict(_load(_read_header(data))).get(_METADATA)
+    if not isinstance(value, _Object):
+        return None
+    return {key: text for key, text in value if isinstance(text, str)}
+
+
+def empty_tensors(data: ByteSource) -> list[tuple[Segment, View]]:
+    """The tensors without bytes, which no segment holds; none where the header is broken."""
+    try:
+        header = _read_header(data)
+        entries, _ = _parse(header)
+    except MalformedCheckpointError:
+        return []
+    start = _LENGTH.size + len(header)
+    return [
+        (Segment(start + entry.begin, 0, entry.dtype), View(encodable(entry.name), entry.dtype, entry.shape))
+        for entry in entries
+        if entry.dtype is not None and entry.begin == entry.end
+    ]
+
+
 def _read_header(data: ByteSource) -> bytes:
     length = _LENGTH.unpack(data.read_at(0, _LENGTH.size))[0]
     if length > data.size - _LENGTH.size:

@@ -15,10 +15,10 @@ from nvckpt.formats.windows import Windows
 
 LOCAL_MAGIC = b"PK\x03\x04"
 STORED = 0
-_CENTRAL_MAGIC = b"PK\x01\x02"
-_END_MAGIC = b"PK\x05\x06"
-_END64_MAGIC = b"PK\x06\x06"
-_LOCATOR_MAGIC = b"PK\x06\x07"
+CENTRAL_MAGIC = b"PK\x01\x02"
+END_MAGIC = b"PK\x05\x06"
+END64_MAGIC = b"PK\x06\x06"
+LOCATOR_MAGIC = b"PK\x06\x07"
 # The end record, and the zip64 record and locator that torch always writes before it.
 _END = struct.Struct("<4sHHHHIIH")
 _END64 = struct.Struct("<4sQHHIIQQQQ")
@@ -82,7 +82,7 @@ def find_directory(data: ByteSource) -> Directory:
     position = len(tail)
     parsed = 0
     for _ in range(_MAX_CANDIDATES):
-        position = tail.rfind(_END_MAGIC, 0, position + len(_END_MAGIC) - 1)
+        position = tail.rfind(END_MAGIC, 0, position + len(END_MAGIC) - 1)
         if position < 0 or parsed >= _MAX_PARSED:
             break
         try:
@@ -117,7 +117,7 @@ def _bounds_at(data: ByteSource, position: int) -> _Bounds:
         raise MalformedCheckpointError("the zip directory is damaged")
     raw = data.read_at(position - before, before + _END.size)
     magic, _, _, _, count, size, offset, _ = _END.unpack_from(raw, before)
-    if magic != _END_MAGIC:
+    if magic != END_MAGIC:
         raise MalformedCheckpointError("the zip directory is damaged")
     limit = position
     wide = _end64(raw) if before == _LOCATOR.size + _END64.size else None
@@ -143,7 +143,7 @@ def _parse(data: ByteSource, bounds: _Bounds) -> Directory:
 def _end64(raw: bytes) -> tuple[int, int, int] | None:
     """Count, size and offset of the directory from the zip64 record before the end record."""
     magic, _, _, _, _, _, _, count, size, offset = _END64.unpack_from(raw, 0)
-    if magic != _END64_MAGIC or _LOCATOR.unpack_from(raw, _END64.size)[0] != _LOCATOR_MAGIC:
+    if magic != END64_MAGIC or _LOCATOR.unpack_from(raw, _END64.size)[0] != LOCATOR_MAGIC:
         return None
     return count, size, offset
 
@@ -159,7 +159,7 @@ def _records(raw: bytes, count: int, start: int) -> Iterator[Record]:
         name_start = position + _CENTRAL.size
         extra_start = name_start + name_length
         position = extra_start + extra_length + comment_length
-        if magic != _CENTRAL_MAGIC or position > len(raw):
+        if magic != CENTRAL_MAGIC or position > len(raw):
             raise MalformedCheckpointError("the zip directory is damaged")
         if _FULL32 in (stored, size, header):
             extra = raw[extra_start : extra_start + extra_length]

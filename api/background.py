@@ -1,0 +1,83 @@
+"""Saves that go on while the training does: one at a time, and none of their errors is lost."""
+
+import atexit
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from nvckpt.results import CompressResult
+
+
+class Saving:
+    """A save that was begun; returned by `nvckpt.save`."""
+
+    def __init__(self) -> None:
+        self._future: Future[CompressResult] = Future()
+        self._seen = False
+
+    def wait(self, timeout: float | None = None) -> CompressResult:
+        """Return the result when all is written, or raise what went wrong; TimeoutError after `timeout` seconds."""
+        result = self._future.exception(timeout)
+        self._seen = True
+        if result is not None:
+            raise result
+        return self._future.result()
+
+    def done(self) -> bool:
+        """Tell whether nothing is left to do, be it for an error."""
+        return self._future.done()
+
+    def _run(self, work: Callable[[], CompressResult]) -> None:
+        try:
+            self._future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits, or to the next save
+            self._future.set_exception(error)
+
+    def _finish(self) -> None:
+        """Wait, and raise an error that nobody has been told."""
+        if self._seen:
+            self._future.exception()
+            return
+        try:
+            self.wait()
+        except BaseException as error:
+            error.add_note("this happened to an earlier nvckpt.save(..., blocking=False), whose file was not written")
+            raise
+
+
+_lock = threading.Lock()
+_last: Saving | None = None
+
+
+def run(work: Callable[[], CompressResult], *, blocking: bool) -> Saving:
+    """Do the work now, or in a thread; either way after the save before has ended, whose error is raised here."""
+    global _last  # noqa: PLW0603 - there is one writer a process, so that memory holds one state at most
+    saving = Saving()
+    with _lock:
+        before, _last = _last, None
+        if before is not None:
+            before._finish()
+        if not blocking:
+            _last = saving
+            _wait_at_exit()
+            threading.Thread(target=saving._run, args=(work,), name="nvckpt-save").start()
+            return saving
+    saving._run(work)
+    saving.wait()
+    return saving
+
+
+_registered = False
+
+
+def _wait_at_exit() -> None:
+    """Let a save end before the interpreter takes its thread pools away, which it does ahead of `atexit`."""
+    global _registered  # noqa: PLW0603 - once a process
+    if not _registered:
+        _registered = True
+        getattr(threading, "_register_atexit", atexit.register)(_wait_for_last)
+
+
+def _wait_for_last() -> None:
+    if _last is not None:
+        _last._future.exception()

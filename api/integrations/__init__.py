@@ -1,0 +1,1 @@
+"""nvckpt inside trainers: each module needs its own library, and loads it when imported."""

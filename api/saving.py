@@ -1,0 +1,147 @@
+"""`nvckpt.save` and `nvckpt.save_file`: a state goes into an archive without ever being a file of its own.
+
+The archive's original is the file that torch.save (or safetensors) would have written, so everything else that works
+on archives works on these.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from nvckpt import files
+from nvckpt.background import Saving, run
+from nvckpt.codecs import device, registry
+from nvckpt.compression import CompressOptions, verify_written, write_archive
+from nvckpt.errors import NotARegularFileError
+from nvckpt.formats.atomic import AtomicFile, OutputFile
+from nvckpt.formats.byte_source import ByteSource
+from nvckpt.formats.checksum import Buffer
+from nvckpt.formats.sniff import read_source
+from nvckpt.results import CompressResult, describe, group_sizes
+from nvckpt.safetensors_state import safetensors_file
+from nvckpt.state import PROTOCOL, pickled, state_file
+
+
+class Writable(Protocol):
+    """A binary file object that is open for writing."""
+
+    def write(self, data: Buffer, /) -> object:
+        """Take all of `data`."""
+        ...
+
+
+Target = str | os.PathLike[str] | Writable
+
+
+def save(
+    obj: object,
+    f: Target,
+    *,
+    codec: str = registry.AUTO,
+    level: registry.Level = "default",
+    device: str = "auto",
+    threads: int = 0,
+    verify: bool = False,
+    blocking: bool = True,
+    pickle_protocol: int = PROTOCOL,
+) -> Saving:
+    """Save any object that torch.save takes, compressed; a file of that name is replaced once the new one is whole.
+
+    `codec`, `level`, `device` and `threads` are those of CompressOptions; `verify` decodes what was written before
+    it gets its name. With `blocking=False` the state is copied before the call returns, and the rest goes on in the
+    background: `wait()` of what is returned gives the result or raises; an error that nobody waited for is raised by
+    the next save. Raises what torch.save raises for objects that cannot be pickled, and RuntimeErrors or OSErrors
+    for files; then nothing new exists under the name.
+    """
+    options = CompressOptions(codec, level, device, threads, force=True, verify=verify)
+    target = _checked(f)
+    pickle_bytes, storages = pickled(obj, pickle_protocol)
+    if not blocking:
+        storages = [_copied(storage) for storage in storages]
+    return run(lambda: _write(lambda: state_file(pickle_bytes, storages, threads), target, options), blocking=blocking)
+
+
+def save_file(
+    tensors: Mapping[str, Any],
+    filename: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    codec: str = registry.AUTO,
+    level: registry.Level = "default",
+    device: str = "auto",
+    threads: int = 0,
+    verify: bool = False,
+) -> None:
+    """Save tensors as safetensors.torch.save_file does, compressed: same arguments, same errors for bad ones.
+
+    `nvckpt decompress` of the archive gives the `.safetensors` file, byte for byte. See `save` for the options.
+    """
+    options = CompressOptions(codec, level, device, threads, force=True, verify=verify)
+    target = _checked(filename)
+    file = safetensors_file(tensors, metadata)
+    run(lambda: _write(lambda: file, target, options), blocking=True)
+
+
+def _checked(f: Target) -> Path | Writable:
+    """What to write to; refused now rather than after all the work when it is a directory."""
+    if not isinstance(f, str | os.PathLike):
+        if hasattr(f, "write"):
+            return f
+        raise AttributeError(f"expected a path or a file object with a write method, not {type(f).__name__}")
+    path = Path(f)
+    if path.is_dir():
+        raise NotARegularFileError(f"cannot save to {files.show(path)}: it is a directory; name a file in it")
+    if not path.parent.is_dir():
+        raise NotARegularFileError(f"Parent directory {files.show(path.parent)} does not exist.")
+    return files.final_path(path)
+
+
+def _copied(storage: Any) -> Any:
+    """A storage of its own in host memory; location tags were taken before."""
+    return storage.clone() if storage.device.type == "cpu" else storage.cpu()
+
+
+def _write(make: Callable[[], ByteSource], target: Path | Writable, options: CompressOptions) -> CompressResult:
+    started = time.perf_counter()
+    original = make()
+    source = read_source(original)
+    if not isinstance(target, Path):
+        index, size = write_archive(original, source, _Stream(target), options, None)
+    else:
+        with files.open_output(target) as file:
+            index, size = write_archive(original, source, file, options, None)
+            if isinstance(file, AtomicFile):
+                if options.verify:
+                    verify_written(file, index, options.threads)
+                file.commit(None, overwrite=True)
+    return CompressResult(
+        "",
+        os.fspath(target) if isinstance(target, Path) else files.PIPE,
+        source.format,
+        source.size,
+        size,
+        time.perf_counter() - started,
+        device.resolve(options.device),
+        options.codec,
+        index.original_hash.hex(),
+        options.verify,
+        group_sizes(describe(index, source.segments), size),
+        source.warnings,
+    )
+
+
+class _Stream(OutputFile):
+    """A file object as the place where an archive goes."""
+
+    def __init__(self, file: Writable) -> None:
+        super().__init__(-1)
+        self._file = file
+
+    def write(self, data: Buffer) -> None:
+        """Hand all of `data` on; an unbuffered file may take less at a time."""
+        view = memoryview(data).cast("B")
+        while len(view):
+            taken = self._file.write(view)
+            view = view[taken if isinstance(taken, int) else len(view) :]

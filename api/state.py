@@ -1,0 +1,161 @@
+"""A state as the file torch.save would write: its pickle, its storages and the zip around them, never built in memory.
+
+The pickling is torch's own protocol: tensors reduce themselves, and storages are persistent ids of the form
+("storage", type, key, location, count), so that whatever torch.save takes is taken here, with the same errors.
+"""
+
+import io
+import pickle
+import sys
+import zlib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from nvckpt.formats import crc32
+from nvckpt.formats.byte_source import JoinedBytes, MemoryBytes, Part
+from nvckpt.formats.checksum import checksum
+from nvckpt.formats.torch_zip_writer import ALIGNMENT, ZipLayout
+from nvckpt.pipeline import thread_count
+
+PROTOCOL = 2
+"""What torch.save uses by default; every torch reads it."""
+TOP = "archive"
+"""The folder in the zip, as torch names it when it writes to a file object."""
+
+_STEP = 16 << 20
+
+
+class StorageBytes:
+    """The bytes of a torch storage on any device, copied to the host range by range."""
+
+    def __init__(self, storage: Any) -> None:
+        import torch
+
+        self.storage = storage
+        self.size: int = storage.nbytes()
+        if storage.device.type == "meta":
+            storage.cpu()  # raises what torch.save raises
+        with torch.no_grad():
+            self._flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        self._host = _memory(self._flat) if storage.device.type == "cpu" and self.size else None
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """See ByteSource."""
+        return bytes(self.view(offset, length))
+
+    def view(self, offset: int, length: int) -> memoryview:
+        """A range without a copy where the storage is in host memory."""
+        if self._host is not None:
+            return self._host[offset : offset + length]
+        return _memory(self._flat[offset : offset + length].cpu())
+
+
+def _memory(tensor: Any) -> memoryview:
+    return memoryview(tensor.numpy())
+
+
+def pickled(obj: object, protocol: int = PROTOCOL) -> tuple[bytes, list[Any]]:
+    """Pickle an object as torch.save does; returns the pickle and the storages, whose keys are their numbers.
+
+    Raises what torch.save raises for what cannot be pickled, and RuntimeError for memory seen as two types.
+    """
+    buffer = io.BytesIO()
+    pickler = _Pickler(buffer, protocol)
+    pickler.dump(obj)
+    return buffer.getvalue(), pickler.storages
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves storages out and numbers them."""
+
+    def __init__(self, buffer: io.BytesIO, protocol: int) -> None:
+        super().__init__(buffer, protocol=protocol)
+        self.storages: list[Any] = []
+        self._keys: dict[int, str] = {}
+        self._dtypes: dict[int, object] = {}
+
+    def persistent_id(self, obj: Any) -> tuple[object, ...] | None:
+        """Describe a storage; None for everything else."""
+        import torch
+
+        # Parts of torch without types of their own.
+        serialization: Any = torch.serialization
+        storage: Any = obj
+        if isinstance(obj, torch.storage.TypedStorage):
+            typed: Any = obj
+            storage, dtype, count = typed._untyped_storage, typed.dtype, typed._size()
+            kind: object = getattr(torch, typed._pickle_storage_type())
+        elif torch.is_storage(obj):
+            dtype, count = torch.uint8, obj.nbytes()
+            kind = serialization.normalize_storage_type(type(obj))
+        else:
+            return None
+        self._check_dtype(storage, dtype)
+        key = self._keys.get(storage._cdata)
+        if key is None:
+            key = self._keys[storage._cdata] = str(len(self.storages))
+            self.storages.append(storage)
+        return ("storage", kind, key, serialization.location_tag(storage), count)
+
+    def _check_dtype(self, storage: Any, dtype: object) -> None:
+        """Loading cannot give one storage two types, so torch.save refuses it, too."""
+        if storage.device.type == "meta" or storage.data_ptr() == 0:
+            return
+        if self._dtypes.setdefault(storage.data_ptr(), dtype) != dtype:
+            raise RuntimeError("Cannot save multiple tensors or storages that view the same data as different types")
+
+
+def state_file(pickle_bytes: bytes, storages: Sequence[Any], threads: int = 0) -> JoinedBytes:
+    """Lay out the file of a pickle and its storages; reading it reads the storages."""
+    parts = [StorageBytes(storage) for storage in storages]
+    sums = storage_checksums(parts, threads)
+    small = {
+        "data.pkl": pickle_bytes,
+        ".format_version": b"1",
+        ".storage_alignment": str(ALIGNMENT).encode(),
+        "byteorder": sys.byteorder.encode(),
+    }
+    members: list[tuple[str, Part, int]] = [(name, MemoryBytes(data), zlib.crc32(data)) for name, data in small.items()]
+    members += [(f"data/{key}", part, crc) for key, (part, crc) in enumerate(zip(parts, sums, strict=True))]
+    version = b"3\n"
+    members.append(("version", MemoryBytes(version), zlib.crc32(version)))
+    identity = _identity(members)
+    members.append((".data/serialization_id", MemoryBytes(identity), zlib.crc32(identity)))
+    return _joined(members)
+
+
+def storage_checksums(parts: Sequence[StorageBytes], threads: int) -> list[int]:
+    """CRC-32 of each storage, computed in pieces by several threads."""
+
+    def crc(piece: tuple[int, int, int]) -> int:
+        number, offset, length = piece
+        return zlib.crc32(parts[number].view(offset, length))
+
+    pieces = [
+        (number, offset, min(_STEP, part.size - offset))
+        for number, part in enumerate(parts)
+        for offset in range(0, part.size, _STEP)
+    ]
+    sums = [0] * len(parts)
+    with ThreadPoolExecutor(thread_count(threads), thread_name_prefix="nvckpt") as pool:
+        for (number, _, length), value in zip(pieces, pool.map(crc, pieces), strict=True):
+            sums[number] = crc32.combine(sums[number], value, length)
+    return sums
+
+
+def _joined(members: Iterable[tuple[str, Part, int]]) -> JoinedBytes:
+    layout = ZipLayout()
+    parts: list[Part] = []
+    for name, part, crc in members:
+        before, after = layout.add(f"{TOP}/{name}", part.size, crc)
+        parts += (MemoryBytes(before), part, MemoryBytes(after))
+    parts.append(MemoryBytes(layout.finish()))
+    return JoinedBytes(parts)
+
+
+def _identity(members: Sequence[tuple[str, Part, int]]) -> bytes:
+    """40 digits that tell files apart in torch's logs: of the names, and of all CRCs."""
+    names = checksum("\0".join(name for name, _, _ in members).encode())
+    crcs = checksum(b"".join(crc.to_bytes(4, "little") for _, _, crc in members))
+    return f"{names:020}{crcs:020}".encode()
