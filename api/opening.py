@@ -88,6 +88,8 @@ class OpenArchive(Mapping[str, Any]):
         """Tensors without bytes have no segment; a safetensors header names them."""
         for segment, view in safetensors_file.empty_tensors(self._original):
             self._tensors.setdefault(view.name, (segment, view))
+        ordered = sorted(self._tensors.items(), key=lambda item: (item[1][0].offset, item[1][0].length))
+        self._tensors = dict(ordered)
 
 
 class TensorSlice:
