@@ -130,7 +130,7 @@ class _Task:
     window_start: int
     choice: blocks.Choice
     verify: bool
-    data: FileBytes
+    data: ByteSource
 
 
 def write_archive(
@@ -170,7 +170,7 @@ def _shrinking_told() -> Iterator[None]:
         raise SourceChangedError("the file became shorter while it was read; nothing was written") from error
 
 
-def _read(data: FileBytes, offset: int, length: int) -> bytes:
+def _read(data: ByteSource, offset: int, length: int) -> bytes:
     with _shrinking_told():
         return data.read_at(offset, length)
 
@@ -205,7 +205,7 @@ def _encode(task: _Task) -> tuple[FrameHeader, list[Buffer]]:
     return header, streams
 
 
-def _read_ranges(data: FileBytes, ranges: Sequence[Extent]) -> bytes:
+def _read_ranges(data: ByteSource, ranges: Sequence[Extent]) -> bytes:
     pieces = [_read(data, offset, length) for offset, length in ranges]
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

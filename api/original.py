@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from nvckpt.decompression import damage_of, decode_frame
+from nvckpt.decompression import damage_of, decode_frame, references_of
 from nvckpt.formats.byte_source import ByteSource
 from nvckpt.formats.container import ArchiveReader
 from nvckpt.formats.errors import FormatError, MalformedCheckpointError
@@ -35,6 +35,7 @@ class Original:
         self._read_ahead = self._threads if read_ahead else 0
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="nvckpt")
         self._decoded: OrderedDict[int, Future[memoryview]] = OrderedDict()
+        self._references = references_of(self.reader)
         self._extents = sorted(_extents(self.reader))
         self._starts = [extent[0] for extent in self._extents]
 
@@ -76,7 +77,7 @@ class Original:
         last = numbers[-1]
         for number in (*numbers, *range(last + 1, last + 1 + self._read_ahead)):
             if number < len(self.reader.frames) and number not in self._decoded:
-                self._decoded[number] = self._pool.submit(decode_frame, self.reader, number)
+                self._decoded[number] = self._pool.submit(decode_frame, self.reader, number, self._references)
         self._decoded.move_to_end(numbers[0])
         # Enough for all frames of one window, whose tensors may alternate, and for those in work.
         most = (2 + self._threads + self._read_ahead) * WINDOW

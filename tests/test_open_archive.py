@@ -120,9 +120,9 @@ def count_frames(monkeypatch):
     """The numbers of the frames that are decoded."""
     seen = []
 
-    def counting(reader, number):
+    def counting(reader, number, *references):
         seen.append(number)
-        return decode_frame(reader, number)
+        return decode_frame(reader, number, *references)
 
     monkeypatch.setattr(original_module, "decode_frame", counting)
     return seen
