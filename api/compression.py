@@ -90,6 +90,8 @@ def compress(
             index, size = write_archive(opened.data, parsed, file, options, progress)
             opened.check_unchanged()
             if isinstance(file, AtomicFile):
+                if options.remove:
+                    file.settle()
                 if options.verify:
                     verify_written(file, index, options.threads)
                 file.commit(opened.attributes, overwrite=options.force)

@@ -83,6 +83,13 @@ class WriteError(SystemRefusalError):
         super().__init__(f"cannot write {output}", cause)
 
 
+class DurabilityError(SystemRefusalError):
+    """The output is written and whole, but may not survive a power cut."""
+
+    def __init__(self, output: str, cause: OSError) -> None:
+        super().__init__(f"{output} is written, but the system could not make sure that it stays", cause)
+
+
 class RemovalError(SystemRefusalError):
     """The output is written and whole, but the input could not be removed."""
 

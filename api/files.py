@@ -9,9 +9,10 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from nvckpt.errors import (
+    DurabilityError,
     InvalidRequestError,
     NotARegularFileError,
     OutputExistsError,
@@ -21,7 +22,7 @@ from nvckpt.errors import (
 )
 from nvckpt.formats.atomic import AtomicFile, Attributes, OutputFile, atomic_file, is_stream, sync_directory
 from nvckpt.formats.byte_source import FileBytes
-from nvckpt.formats.errors import SourceReadError
+from nvckpt.formats.errors import NotDurableError, SourceReadError
 from nvckpt.formats.sparse import SparseFile
 
 SUFFIX = ".nvckpt"
@@ -31,7 +32,7 @@ _COPY_STEP = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An open source; `path` and `attributes` are None for a pipe."""
+    """An open source; `path` and `attributes` are None for a pipe, of which `status` is the pipe's own."""
 
     name: str
     data: FileBytes
@@ -65,7 +66,7 @@ def open_input(name: str, *, follow: bool) -> Iterator[Input]:
         if sys.stdin is None:
             raise InvalidRequestError("standard input is closed")
         with spooled(sys.stdin.buffer) as file:
-            yield Input(PIPE, FileBytes(file.fileno()), None, None, os.fstat(file.fileno()))
+            yield Input(PIPE, FileBytes(file.fileno()), None, None, _status_of_pipe(sys.stdin))
         return
     path = Path(name)
     status = path.lstat()
@@ -78,13 +79,21 @@ def open_input(name: str, *, follow: bool) -> Iterator[Input]:
         raise NotARegularFileError("is a directory; name the files in it, or use -r")
     if stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode):
         with path.open("rb") as pipe, spooled(pipe) as file:
-            yield Input(name, FileBytes(file.fileno()), None, None, os.fstat(file.fileno()))
+            yield Input(name, FileBytes(file.fileno()), None, None, os.fstat(pipe.fileno()))
         return
     if not stat.S_ISREG(status.st_mode):
         raise NotARegularFileError("is not a regular file")
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
         yield Input(name, FileBytes(file.fileno()), path, Attributes.of(status), status)
+
+
+def _status_of_pipe(stream: TextIO) -> os.stat_result:
+    """Tell what standard input is: it may be the very file that is the output, redirected."""
+    try:
+        return os.fstat(stream.fileno())
+    except (OSError, ValueError):  # replaced by something in memory
+        return os.stat_result([0] * 10)
 
 
 @contextlib.contextmanager
@@ -112,7 +121,9 @@ def transfer(
         target = None if os.fspath(output) == PIPE else Path(output)
         if remove:
             check_removal(target)
-        if target is not None:
+        if target is None:
+            check_standard_output(opened)
+        else:
             check_output(opened, target, force=force)
             target = final_path(target)
         yield opened, target
@@ -122,7 +133,8 @@ def transfer(
                 opened.path.unlink()
             except OSError as error:
                 raise RemovalError(show(output), error) from error
-            sync_directory(opened.path.parent)
+            with contextlib.suppress(OSError):  # should the removal not last, nothing is lost
+                sync_directory(opened.path.parent)
 
 
 def check_output(source: Input, output: Path, *, force: bool) -> None:
@@ -133,12 +145,20 @@ def check_output(source: Input, output: Path, *, force: bool) -> None:
         if output.is_symlink():
             raise OutputExistsError(f"output {show(output)} is a dangling symbolic link") from None
         return
-    if source.path is not None and os.path.samestat(there, source.status):
+    if stat.S_ISREG(there.st_mode) and os.path.samestat(there, source.status):
         raise InvalidRequestError("the output is the input itself")
     if stat.S_ISDIR(there.st_mode):
         raise NotARegularFileError(f"output {show(output)} is a directory")
     if not force and not is_stream(output):
         raise OutputExistsError(f"output {show(output)} exists already; -f (force) replaces it")
+
+
+def check_standard_output(source: Input) -> None:
+    """Refuse to append to the file that is read, which the shell's `>>` would do."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or replaced by something in memory
+        there = os.fstat(sys.stdout.fileno())
+        if stat.S_ISREG(there.st_mode) and os.path.samestat(there, source.status):
+            raise InvalidRequestError("the output is the input itself")
 
 
 def check_removal(output: Path | None) -> None:
@@ -173,6 +193,8 @@ def open_output(target: Path | None, *, sparse: bool = False) -> Iterator[Output
                 yield file
     except SourceReadError:
         raise
+    except NotDurableError as error:
+        raise DurabilityError(show(target or PIPE), error) from error
     except OSError as error:
         raise WriteError("standard output" if target is None else show(target), error) from error
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from nvckpt.errors import KnownError, NotARegularFileError
 from nvckpt.files import PIPE, SUFFIX
-from nvckpt.formats.atomic import is_temporary
 from nvckpt.formats.byte_source import FileBytes
+from nvckpt.formats.leftovers import is_temporary
 from nvckpt.formats.opaque import (
     COMPRESSED,
     DISTCP,

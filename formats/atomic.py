@@ -1,23 +1,23 @@
 """Output that appears under its name whole or not at all.
 
 A temporary file with a random name beside the target, private until it is complete; then mode and
-times, fsync, and a rename. Whatever interrupts this removes the temporary file.
+times, fsync, and a rename. Whatever interrupts this removes the temporary file; after a SIGKILL the next
+run for the same target does.
 """
 
+import atexit
 import contextlib
 import errno
 import os
-import re
-import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from nvckpt.formats.errors import NotDurableError
+from nvckpt.formats.leftovers import hold, remove_leftovers, temporary_name
+
 _WRITE_STEP = 64 << 20
-# Characters of the target's name in the temporary one: at most 160 bytes of the 255 that file systems allow.
-_NAME_PART = 40
-_TEMPORARY = re.compile(r"\..{1,40}\.[0-9a-f]{12}\.tmp", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,49 @@ class OutputFile:
 
 
 class AtomicFile(OutputFile):
-    """A temporary file that becomes `target` by `commit`, or goes away."""
+    """A temporary file that becomes `target` by `commit`, or goes away.
+
+    The directory stays open, so that the file is found again should the directory be moved meanwhile.
+    """
 
     def __init__(self, target: Path) -> None:
-        self.target = target
-        self._temporary = target.with_name(f".{target.name[:_NAME_PART]}.{secrets.token_hex(6)}.tmp")
+        self._directory = os.open(target.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._target = target.name
+        self._temporary = ""
+        self._committed = False
+        super().__init__(-1)
+        _open_files.add(self)
+        try:
+            remove_leftovers(self._directory, self._target)
+            while not self._create():
+                pass
+        except BaseException:
+            self.close()
+            raise
+
+    def _create(self) -> bool:
+        """Make the temporary file; False when it was taken for one left behind, before it was locked."""
+        # Named before it is made: a signal may come right between.
+        self._temporary = temporary_name(self._target)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        super().__init__(os.open(self._temporary, flags, 0o600))
-        self._open = True
+        self.descriptor = os.open(self._temporary, flags, 0o600, dir_fd=self._directory)
+        if hold(self.descriptor):
+            return True
+        os.close(self.descriptor)
+        self.descriptor = -1
+        return False
+
+    def settle(self) -> None:
+        """Bring everything to the disk and forget it in memory, so that what is read next comes from the disk."""
+        os.fsync(self.descriptor)
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def commit(self, attributes: Attributes | None, *, overwrite: bool) -> None:
         """Give the file its attributes and its name; FileExistsError if the name is taken and not `overwrite`.
 
-        Without attributes (input from a pipe) the mode is what the umask allows.
+        Without attributes (input from a pipe) the mode is what the umask allows. NotDurableError when the file has
+        its name, but a power cut may still take that away.
         """
         if attributes is None:
             os.fchmod(self.descriptor, 0o666 & ~_umask())
@@ -77,24 +107,49 @@ class AtomicFile(OutputFile):
             _apply(self.descriptor, attributes)
         os.fsync(self.descriptor)
         if overwrite:
-            self._temporary.rename(self.target)
+            os.rename(self._temporary, self._target, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         else:
-            _rename_new(self._temporary, self.target)
-        self._open = False
-        sync_directory(self.target.parent)
+            _rename_new(self._directory, self._temporary, self._target)
+        self._committed = True
+        try:
+            sync_directory(self._directory)
+        except OSError as error:
+            raise NotDurableError(error.errno, error.strerror) from error
 
     def close(self) -> None:
-        """Close; remove the temporary file unless it was committed."""
-        os.close(self.descriptor)
-        if self._open:
-            self._open = False
+        """Close; remove the temporary file unless it was committed. May be called again."""
+        try:
+            self._discard()
+        except BaseException:
+            # A signal or an error may come in the middle; it does so once.
+            self._discard()
+            raise
+
+    def _discard(self) -> None:
+        if self._temporary and not self._committed:
             with contextlib.suppress(FileNotFoundError):
-                self._temporary.unlink()
+                os.unlink(self._temporary, dir_fd=self._directory)
+        self._temporary = ""
+        descriptor, self.descriptor = self.descriptor, -1
+        directory, self._directory = self._directory, -1
+        try:
+            if descriptor >= 0:
+                os.close(descriptor)
+        finally:
+            if directory >= 0:
+                os.close(directory)
+            _open_files.discard(self)
 
 
-def is_temporary(name: str) -> bool:
-    """Tell whether a file's name is one that AtomicFile gives until the commit; a killed process leaves it."""
-    return _TEMPORARY.fullmatch(name) is not None
+_open_files: set[AtomicFile] = set()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Remove what a signal left behind that came while a context was entered or left."""
+    for file in tuple(_open_files):
+        with contextlib.suppress(OSError):
+            file.close()
 
 
 @contextlib.contextmanager
@@ -107,14 +162,24 @@ def atomic_file(target: Path, kind: type[AtomicFile] = AtomicFile) -> Iterator[A
         file.close()
 
 
-def sync_directory(directory: Path) -> None:
-    """Make a rename or removal in `directory` durable; some file systems cannot, which is no error."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def sync_directory(directory: int | Path) -> None:
+    """Make a rename or removal in a directory durable.
+
+    Some file systems cannot, and some directories cannot be opened for it, which is no error.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    name, at = (".", directory) if isinstance(directory, int) else (directory, None)
+    try:
+        descriptor = os.open(name, flags, dir_fd=at)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF, errno.EROFS):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def is_stream(path: Path) -> bool:
@@ -135,22 +200,37 @@ def _apply(descriptor: int, attributes: Attributes) -> None:
     os.utime(descriptor, ns=(attributes.atime_ns, attributes.mtime_ns))
 
 
-def _rename_new(source: Path, target: Path) -> None:
+def _rename_new(directory: int, source: str, target: str) -> None:
     """Rename, but never over a file that appeared meanwhile: a hard link refuses what a rename replaces."""
     try:
-        target.hardlink_to(source)
+        os.link(source, target, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
     except FileExistsError:
         raise
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV):
             raise
-        if target.exists():
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
-        source.rename(target)
+        if _is_there(directory, target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from error
+        os.rename(source, target, src_dir_fd=directory, dst_dir_fd=directory)
     else:
-        # The output has its name; a directory that only lets files be added keeps the other name, too.
+        _drop_second_name(directory, source)
+
+
+def _drop_second_name(directory: int, name: str) -> None:
+    """The output has its name; a directory that only lets files be added keeps the other name, too."""
+    try:
+        os.unlink(name, dir_fd=directory)
+    except OSError:
         with contextlib.suppress(OSError):
-            source.unlink()
+            os.unlink(name, dir_fd=directory)
+
+
+def _is_there(directory: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _umask() -> int:

@@ -22,6 +22,10 @@ class SourceReadError(OSError):
     """The system failed while an input was read; apart from OSError so that no output is blamed for it."""
 
 
+class NotDurableError(OSError):
+    """An output has its name and is whole, but the system failed to make the name durable."""
+
+
 class CorruptArchiveError(FormatError):
     """An archive contradicts its checksums or the rules of FORMAT.md."""
 

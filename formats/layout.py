@@ -163,6 +163,8 @@ class FrameHeader:
 
 def frame_header_size(prefix: bytes) -> int:
     """Return the declared size of the frame header that starts with `prefix`."""
+    if len(prefix) < FRAME_PREFIX_SIZE:
+        raise CorruptArchiveError("a header or the index ends in the middle of a field")
     magic, size = struct.unpack("<4sI", prefix)
     if magic != FRAME_MAGIC:
         raise CorruptArchiveError("a frame does not begin where the archive says")

@@ -11,7 +11,11 @@ class SparseFile(AtomicFile):
 
     def __init__(self, target: Path) -> None:
         super().__init__(target)
-        self._block = os.fstat(self.descriptor).st_blksize
+        try:
+            self._block = os.fstat(self.descriptor).st_blksize
+        except BaseException:
+            self.close()
+            raise
         self._zeros = bytes(self._block)
         self._size = 0
 

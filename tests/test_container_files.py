@@ -53,10 +53,10 @@ def links(request, monkeypatch):
     """File systems with hard links, and without: FAT, some network ones."""
     if request.param:
 
-        def refuse(self, target):
+        def refuse(*_args, **_options):
             raise OSError(request.param, os.strerror(request.param))
 
-        monkeypatch.setattr(Path, "hardlink_to", refuse)
+        monkeypatch.setattr(os, "link", refuse)
 
 
 def test_commit_makes_a_new_file(target, links):
@@ -90,10 +90,10 @@ def test_commit_replaces_a_file_when_asked(target, links):
 def test_other_errors_of_linking_are_errors(target, monkeypatch):
     """Only a lack of hard links has a second way."""
 
-    def fail(self, target):
+    def fail(*_args, **_options):
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(Path, "hardlink_to", fail)
+    monkeypatch.setattr(os, "link", fail)
     with atomic_file(target) as file, pytest.raises(OSError, match="broken"):
         file.commit(None, overwrite=False)
     assert names(target) == []
@@ -102,18 +102,18 @@ def test_other_errors_of_linking_are_errors(target, monkeypatch):
 def test_data_reaches_the_disk_before_the_name_does(target, monkeypatch):
     """fsync, then the name, then fsync of the directory: after a power cut the name never stands for a hole."""
     events = []
-    real_sync, real_link = os.fsync, Path.hardlink_to
+    real_sync, real_link = os.fsync, os.link
 
     def fsync(descriptor):
         events.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "data")
         real_sync(descriptor)
 
-    def link(self, source):
+    def link(source, target, **options):
         events.append("name")
-        real_link(self, source)
+        real_link(source, target, **options)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(Path, "hardlink_to", link)
+    monkeypatch.setattr(os, "link", link)
     with atomic_file(target) as file:
         file.commit(None, overwrite=False)
     assert events == ["data", "name", "directory"]
