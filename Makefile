@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types check samples bench-cpu bench-gpu clean
+.PHONY: help demo test quick lint types check samples reliability fuzz bench-cpu bench-gpu clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,13 @@ check: lint types test ## all of the above checks
 
 samples: $(VENV)/developing ## train the sample models anew (about two minutes; other bits on another machine)
 	$(BIN)/python sample_data/make_samples.py
+
+reliability: $(VENV)/developing ## kill 200 runs and fill 50 disks, and count what was lost (some minutes)
+	$(BIN)/python tests/reliability.py --kills 200 --disks 50
+
+fuzz: $(VENV)/developing ## fuzz every reader and the container for a quarter of an hour
+	$(PIP) --editable '.[fuzz]'
+	$(BIN)/python tests/fuzz_run.py
 
 bench-cpu: $(VENV)/developing ## measure the float codec on this CPU against what else is installed in .venv
 	$(BIN)/python sample_data/bench_cpu.py
