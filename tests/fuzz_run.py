@@ -67,7 +67,8 @@ def fuzz_one(name: str, report: Path, arguments: list[str]) -> None:
             report.write_text(json.dumps(counts))
 
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, hard))
     # To merge, libFuzzer starts itself again: with its first argument as the beginning of a shell's line.
     itself = shlex.join([sys.executable, __file__, "--child", name, str(report)])
     atheris.Setup([itself, *arguments], one, internal_libfuzzer=True)
