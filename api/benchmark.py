@@ -1,27 +1,32 @@
 """Measure codecs on a file's own tensors, in memory, group by group; every round trip is compared."""
 
 import os
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import nvckpt
-from nvckpt import files
+from nvckpt import benchmark_files, benchmark_peers, conditions
+from nvckpt.benchmark_codecs import CodecSpec, parse_all
+from nvckpt.benchmark_rows import ALL_GROUPS, WHOLE_FILE, BenchResult, Row, total
 from nvckpt.codecs import blocks, device, registry
-from nvckpt.codecs.base import Buffer
-from nvckpt.codecs.content import Content
+from nvckpt.codecs.errors import CodecUnavailableError
 from nvckpt.errors import InvalidRequestError, VerificationError
 from nvckpt.formats.groups import GROUPS
-from nvckpt.formats.segments import Segment
-from nvckpt.formats.sniff import read_source
 from nvckpt.pipeline import ordered_map, thread_count
-from nvckpt.plan import BlockPlan, windows
 from nvckpt.results import STRUCTURE
+from nvckpt.samples import Part, Sample, take
 
-ALL_GROUPS = "all"
+if TYPE_CHECKING:
+    import pandas as pd
+
+DEFAULT_CODECS = ("auto", "float", "float:level=fast", "zstd", "lz4", "snappy", "deflate", "gzip")
+SAMPLE = 64 << 20
+GPU_SAMPLE = 1 << 30
+"""Bytes of a group; a GPU needs many to show its speed."""
+_WHOLE_FILES = 256 << 20
+"""Up to here, files are also compressed as a whole unless something else is asked for."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -29,136 +34,218 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What to measure; `groups` empty means all, `sample` bounds the bytes of each group, 0 takes everything."""
+    """What to measure; checked when it is made.
 
-    codecs: tuple[str, ...] = (registry.AUTO, "zstd", "lz4", "snappy", "deflate", "gzip")
+    `codecs` are names, with settings as in `zstd:level=3` or `ans:chunk=1MiB`, or `all`. `groups` empty means all.
+    `sample` bounds the bytes of each group (None: 64 MiB, on a GPU 1 GiB; 0 takes everything), `tile` repeats what
+    there is until a group has so many bytes, for speeds that small files do not show. `whole_file` also compresses
+    the files with everything around the codec; None does it for small ones. `peers` measures other compressors.
+    """
+
+    codecs: tuple[str, ...] = DEFAULT_CODECS
     groups: tuple[str, ...] = ()
     level: registry.Level = "default"
     device: str = "auto"
     threads: int = 0
     runs: int = 3
-    sample: int = 64 << 20
+    sample: int | None = None
+    tile: int = 0
+    whole_file: bool | None = None
+    peers: bool = False
 
     def __post_init__(self) -> None:
-        """Raise for names that nobody knows; a codec that cannot run here gets a row instead."""
+        """Raise for names and numbers that cannot be; a codec that cannot run here gets a row instead."""
         device.resolve(self.device)
-        for name in self.codecs:
-            if name not in registry.names():
-                registry.by_name(name)
-            registry.check_level(name, self.level)
+        if not self.specs():
+            raise InvalidRequestError("no codec is named: choose some, or all")
         known = (*GROUPS, STRUCTURE)
         for group in self.groups:
             if group not in known:
                 raise InvalidRequestError(f"unknown group '{group}': choose from {', '.join(known)}")
+        if self.runs < 1 or (self.sample or 0) < 0 or self.tile < 0 or self.threads < 0:
+            raise InvalidRequestError("runs are at least 1, and sample, tile and threads are not negative")
+
+    def specs(self) -> tuple[CodecSpec, ...]:
+        """Return the codecs to measure."""
+        return parse_all(self.codecs, self.level)
 
 
-@dataclass(frozen=True, slots=True)
-class BenchRow:
-    """One codec on one group, or on all; bytes, and the median seconds of a run. `problem` replaces the figures."""
+def bench(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (), options: BenchOptions | None = None
+) -> "pd.DataFrame":
+    """Measure, and return a pandas frame with a row a codec and group; the conditions are in its `attrs`.
 
-    codec: str
-    group: str
-    bytes_in: int = 0
-    bytes_out: int = 0
-    encode_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    problem: str | None = None
+    Raises what `measure` raises, and InvalidRequestError where pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise InvalidRequestError("the results are a pandas frame: pip install 'nvckpt[pandas]'") from None
+    result = measure([paths] if isinstance(paths, str | os.PathLike) else paths, options)
+    frame = pd.DataFrame(result.records())
+    frame.attrs["conditions"] = dict(result.conditions)
+    return frame
 
 
-Blocks = dict[str, list[tuple[Content, Buffer]]]
-"""By group: what each block holds, and its bytes."""
+def measure(paths: Sequence[str | os.PathLike[str]] = (), options: BenchOptions | None = None) -> BenchResult:
+    """Measure on the given files together, or on the sample data of a source checkout.
 
-
-def bench(paths: Sequence[str | os.PathLike[str]] = (), options: BenchOptions | None = None) -> list[BenchRow]:
-    """Measure on the given files, or on the sample data of a source checkout.
-
-    Rows come by codec, each with its groups and then `all`. Raises VerificationError when a round trip is
+    Rows come by codec: its groups, then `all`, then the whole `file`. Raises VerificationError when a round trip is
     not exact, InvalidRequestError when there is nothing to measure.
     """
     options = options or BenchOptions()
-    content = _load([os.fspath(p) for p in paths] or _sample_files(), options)
-    if not content:
-        raise InvalidRequestError("there is nothing to measure: no bytes in the groups asked for")
-    rows: list[BenchRow] = []
-    for codec in options.codecs:
-        problem = None if codec == registry.AUTO else registry.unavailable(codec)
+    names = [os.fspath(p) for p in paths] or _sample_files()
+    where = device.resolve(options.device)
+    on_gpu = where.startswith("cuda")
+    budget = (GPU_SAMPLE if on_gpu else SAMPLE) if options.sample is None else options.sample
+    sample = take(names, budget, options.groups)
+    _check(sample, names, options)
+    groups = {group: _tiled(parts, options.tile) for group, parts in sample.parts.items()}
+    found = {**conditions.describe(), **_request(options, names, sample, budget, where)}
+    coder = _coder(where, options)
+    found.update(coder.conditions())
+    whole = _whole_file(options, names)
+    rows: list[Row] = []
+    for spec in options.specs():
+        problem = None if spec.name == registry.AUTO else registry.unavailable(spec.name)
         if problem:
-            rows.append(BenchRow(codec, ALL_GROUPS, problem=problem))
+            rows.append(Row(spec.text, ALL_GROUPS, where, problem=problem))
             continue
-        measured = [_measure(codec, group, parts, options) for group, parts in content.items()]
-        rows += [*measured, _total(codec, measured)]
-    return rows
+        measured = [_row(coder, spec, group, parts, where) for group, parts in groups.items()]
+        rows += measured
+        done = [row for row in measured if row.problem is None]
+        if not done:
+            continue
+        rows.append(total(spec.text, where, done))
+        if whole is not None:
+            rows.append(
+                Row(spec.text, WHOLE_FILE, where, problem=whole)
+                if whole
+                else benchmark_files.measure(spec, names, options.device, options.threads)
+            )
+    if options.peers:
+        rows += benchmark_peers.measure(groups, options.runs, thread_count(options.threads))
+        found["peers"] = benchmark_peers.conditions()
+    return BenchResult(tuple(rows), found)
+
+
+def _row(coder: "Coder", spec: CodecSpec, group: str, parts: Sequence[Part], where: str) -> Row:
+    """Measure; a codec that cannot code this group on this device has a row that says why."""
+    try:
+        return coder.measure(spec, group, parts)
+    except CodecUnavailableError as error:
+        return Row(spec.text, group, where, problem=str(error))
 
 
 def _sample_files() -> list[str]:
-    """The checkpoints of the source checkout this package runs from."""
-    folder = Path(nvckpt.__file__).resolve().parent.parent / "sample_data" / "checkpoints"
-    found = sorted(str(path) for path in folder.glob("*") if path.is_file()) if folder.is_dir() else []
+    """Return the checkpoints of the source checkout that this package runs from."""
+    root = conditions.checkout()
+    folder = root / "sample_data" / "checkpoints" if root else None
+    found = sorted(str(path) for path in folder.glob("*") if path.is_file()) if folder else []
     if not found:
         raise InvalidRequestError("name a file: the sample data is only there in a source checkout")
     return found
 
 
-def _load(names: Sequence[str], options: BenchOptions) -> Blocks:
-    content: Blocks = {}
-    taken: dict[str, int] = {}
-    for name in names:
-        with files.open_input(name, follow=True) as opened:
-            for plan in _spread(read_source(opened.data, opened.path).segments):
-                group, size = plan.group or STRUCTURE, plan.size
-                if options.groups and group not in options.groups:
-                    continue
-                if options.sample and taken.get(group, 0) + size > options.sample and taken.get(group, 0):
-                    continue
-                taken[group] = taken.get(group, 0) + size
-                data = b"".join(opened.data.read_at(offset, length) for offset, length in plan.extents)
-                content.setdefault(group, []).append((plan.content, data))
-    return content
+def _check(sample: Sample, names: Sequence[str], options: BenchOptions) -> None:
+    if not sample.tensors and STRUCTURE not in options.groups:
+        raise InvalidRequestError(
+            f"no tensors were found in {_listed(names)}: name a checkpoint, or measure its bytes with group {STRUCTURE}"
+        )
+    if not any(sample.parts.values()):
+        asked = f" in the groups asked for ({', '.join(options.groups)})" if options.groups else ""
+        raise InvalidRequestError(f"there is nothing to measure: no bytes{asked} in {_listed(names)}")
 
 
-def _spread(segments: Sequence[Segment]) -> Iterator[BlockPlan]:
-    """Yield the blocks that compressing would make, every eighth first, so that a bounded sample spans the file."""
-    plans = [plan for window in windows(segments) for plan in window.blocks]
-    for first in range(8):
-        yield from plans[first::8]
+def _listed(names: Sequence[str]) -> str:
+    from nvckpt.files import show
+
+    return show(names[0]) if len(names) == 1 else f"{len(names)} files"
 
 
-def _measure(codec: str, group: str, parts: Sequence[tuple[Content, Buffer]], options: BenchOptions) -> BenchRow:
-    choice = blocks.Choice(codec, options.level)
-    threads = thread_count(options.threads)
-    encoded, encode_seconds = _timed(options.runs, threads, parts, lambda part: blocks.encode(part[1], part[0], choice))
-    decoded, decode_seconds = _timed(
-        options.runs,
-        threads,
-        list(zip(encoded, parts, strict=True)),
-        lambda pair: blocks.decode(pair[0], len(pair[1][1])),
-    )
-    for result, (_, data) in zip(decoded, parts, strict=True):
-        if result != data:
-            raise VerificationError(f"codec '{codec}' did not give the bytes of group '{group}' back")
-    before = sum(len(data) for _, data in parts)
-    return BenchRow(codec, group, before, sum(b.encoded_size for b in encoded), encode_seconds, decode_seconds)
+def _tiled(parts: list[Part], size: int) -> list[Part]:
+    """Repeat the parts until there are `size` bytes; each is coded alone, so no ratio changes."""
+    there = sum(len(part.data) for part in parts)
+    return parts * max(1, -(-size // there))
 
 
-def _timed(
-    runs: int, threads: int, items: Sequence[Item], work: Callable[[Item], Result]
-) -> tuple[list[Result], float]:
-    """Run `work` on all items in threads, `runs` times; the last results and the median seconds."""
-    seconds = []
-    results: list[Result] = []
-    for _ in range(runs):
-        started = time.perf_counter()
-        results = [done[0] for _, done in ordered_map(items, lambda item: [item], work, threads)]
-        seconds.append(time.perf_counter() - started)
-    return results, statistics.median(seconds)
+def _request(options: BenchOptions, names: Sequence[str], sample: Sample, budget: int, where: str) -> dict[str, Any]:
+    return {
+        "device": where,
+        "files": [Path(name).name for name in names],
+        "sample_bytes": budget,
+        "sampled": not sample.whole,
+        "tile_bytes": options.tile,
+        "runs": options.runs,
+        "threads": thread_count(options.threads),
+    }
 
 
-def _total(codec: str, rows: Sequence[BenchRow]) -> BenchRow:
-    return BenchRow(
-        codec,
-        ALL_GROUPS,
-        sum(row.bytes_in for row in rows),
-        sum(row.bytes_out for row in rows),
-        sum(row.encode_seconds for row in rows),
-        sum(row.decode_seconds for row in rows),
-    )
+def _whole_file(options: BenchOptions, names: Sequence[str]) -> str | None:
+    """Return None when whole files are not measured, the empty string when they are, else why they cannot be."""
+    if options.whole_file is False or (options.groups and options.whole_file is None):
+        return None
+    if not all(Path(name).is_file() for name in names):
+        return "is measured of regular files only" if options.whole_file else None
+    if options.whole_file is None and sum(Path(name).stat().st_size for name in names) > _WHOLE_FILES:
+        return None
+    return benchmark_files.too_large(names) or ""
+
+
+class Coder(Protocol):
+    """Measures one codec on one group's parts, on one device."""
+
+    def measure(self, spec: CodecSpec, group: str, parts: Sequence[Part]) -> Row:
+        """Return the row; VerificationError unless every byte comes back."""
+
+    def conditions(self) -> dict[str, Any]:
+        """Return what the figures depend on besides the host."""
+
+
+def _coder(where: str, options: BenchOptions) -> Coder:
+    if where.startswith("cuda"):
+        from nvckpt import benchmark_cuda
+
+        return benchmark_cuda.connect(where, options.runs)
+    return CpuCoder(thread_count(options.threads), options.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuCoder:
+    """Codes a group's parts in threads, as `compress` does."""
+
+    threads: int
+    runs: int
+
+    def conditions(self) -> dict[str, Any]:
+        """Return what the figures depend on besides the machine: nothing."""
+        return {}
+
+    def measure(self, spec: CodecSpec, group: str, parts: Sequence[Part]) -> Row:
+        """Encode and decode all parts, `runs` times; VerificationError unless every byte comes back."""
+        choice = spec.choice()
+        encoded, encode_runs = self._timed(parts, lambda part: blocks.encode(part.data, part.content, choice))
+        pairs = list(zip(encoded, parts, strict=True))
+        decoded, decode_runs = self._timed(pairs, lambda pair: blocks.decode(pair[0], len(pair[1].data)))
+        if any(result != part.data for result, part in zip(decoded, parts, strict=True)):
+            raise VerificationError(f"codec '{spec.text}' did not give the bytes of group '{group}' back")
+        return Row(
+            spec.text,
+            group,
+            "cpu",
+            sum(len(part.data) for part in parts),
+            sum(block.encoded_size for block in encoded),
+            sum(len(part.data) // part.content.word for part in parts),
+            encode_runs,
+            decode_runs,
+        )
+
+    def _timed(self, items: Sequence[Item], work: Callable[[Item], Result]) -> tuple[list[Result], tuple[float, ...]]:
+        """Run `work` on all items in threads, `runs` times; the last results and the seconds of each run."""
+        seconds = []
+        results: list[Result] = []
+        for _ in range(self.runs):
+            started = time.perf_counter()
+            results = [done[0] for _, done in ordered_map(items, lambda item: [item], work, self.threads)]
+            seconds.append(time.perf_counter() - started)
+        return results, tuple(seconds)

@@ -11,6 +11,7 @@ import numpy as np
 
 from nvckpt.codecs import derived, planes, registry
 from nvckpt.codecs.base import Buffer, Codec
+from nvckpt.codecs.chunked import ChunkedCodec
 from nvckpt.codecs.content import Content
 from nvckpt.codecs.errors import CorruptChunkError, UnknownCodecError
 from nvckpt.codecs.standard import ZSTD_ENTROPY
@@ -36,16 +37,18 @@ _GUESS_FROM = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the user asked for: a codec name or `auto`, and a level."""
+    """What the user asked for: a codec name or `auto`, a level, and the bytes of a chunk (None: the codec's own)."""
 
     codec: str = registry.AUTO
     level: registry.Level = "default"
+    chunk: int | None = None
 
     def __post_init__(self) -> None:
         """Fail early, with the registry's sentences, on a codec or level that cannot be."""
         if self.codec != registry.AUTO:
             registry.by_name(self.codec)
         registry.check_level(self.codec, self.level)
+        registry.check_chunk(self.codec, self.chunk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +234,13 @@ def _plane_stream(plane: memoryview, attempts: Attempts) -> Stream:
 
 def _plane_attempts(choice: Choice) -> Attempts:
     """Planes of floats are skewed noise, where an entropy coder beats a search (ZSTD_ENTROPY says by how much)."""
-    zstd = registry.by_name("zstd")
+    zstd = _codec("zstd", choice)
     name = "zstd" if choice.codec == registry.AUTO else choice.codec
     if name == "zstd" and choice.level == "max":
         return [(zstd, ZSTD_ENTROPY), (zstd, 1), (zstd, 19)]
     if name == "zstd" and isinstance(choice.level, str):
         return [(zstd, ZSTD_ENTROPY)]
-    return [(registry.by_name(name), registry.level_number(name, choice.level))]
+    return [(_codec(name, choice), registry.level_number(name, choice.level))]
 
 
 def _plain_attempts(size: int, choice: Choice) -> Attempts:
@@ -245,7 +248,12 @@ def _plain_attempts(size: int, choice: Choice) -> Attempts:
     level = registry.level_number(name, choice.level)
     if choice.codec == registry.AUTO and choice.level == "default" and size <= _SMALL:
         level = 19
-    return [(registry.by_name(name), level)]
+    return [(_codec(name, choice), level)]
+
+
+def _codec(name: str, choice: Choice) -> Codec:
+    codec = registry.by_name(name)
+    return codec.with_chunk_size(choice.chunk) if choice.chunk and isinstance(codec, ChunkedCodec) else codec
 
 
 def _transform(data: Buffer, content: Content, choice: Choice) -> tuple[int, int]:

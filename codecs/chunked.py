@@ -6,12 +6,13 @@ mode reads and writes in a batch, and what a CPU library decodes chunk by chunk.
 
 import struct
 from abc import abstractmethod
+from copy import copy
 from itertools import accumulate
 from operator import add
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from nvckpt.codecs.base import Buffer, Codec
-from nvckpt.codecs.errors import CorruptChunkError
+from nvckpt.codecs.errors import CorruptChunkError, InvalidLevelError
 
 ALIGNMENT = 16
 CHUNK_SIZE = 1 << 20
@@ -30,6 +31,16 @@ class ChunkedCodec(Codec):
 
     max_expansion: ClassVar[int]
     """Original bytes that one encoded byte can stand for, at most; bounds allocation while decoding."""
+    chunk_size: int = CHUNK_SIZE
+    """Original bytes of each chunk that `encode` makes; a decoder takes any size."""
+
+    def with_chunk_size(self, size: int) -> Self:
+        """The same codec with chunks of `size` bytes; InvalidLevelError above what readers accept."""
+        if not 1 <= size <= MAX_CHUNK_SIZE:
+            raise InvalidLevelError(f"a chunk has 1 byte to {MAX_CHUNK_SIZE >> 20} MiB, not {size} bytes")
+        other = copy(self)
+        other.chunk_size = size
+        return other
 
     @abstractmethod
     def encode_chunk(self, chunk: memoryview, level: int | None) -> bytes:
@@ -40,22 +51,22 @@ class ChunkedCodec(Codec):
         """At most `size` bytes back; any exception of the library means a damaged stream."""
 
     def encode(self, data: Buffer, level: int | None = None) -> bytes:
-        """Cut into chunks of 1 MiB and encode each; a chunk that does not shrink is kept as it is."""
+        """Cut into chunks and encode each; a chunk that does not shrink is kept as it is."""
         view = memoryview(data).cast("B")
         chunks: list[Buffer] = []
-        for start in range(0, len(view), CHUNK_SIZE):
-            original = view[start : start + CHUNK_SIZE]
+        for start in range(0, len(view), self.chunk_size):
+            original = view[start : start + self.chunk_size]
             encoded = self.encode_chunk(original, level)
             chunks.append(encoded if len(encoded) < len(original) else original)
         sizes = [len(c) for c in chunks]
-        parts: list[Buffer] = [_HEAD.pack(CHUNK_SIZE, len(chunks)), struct.pack(f"<{len(sizes)}I", *sizes)]
+        parts: list[Buffer] = [_HEAD.pack(self.chunk_size, len(chunks)), struct.pack(f"<{len(sizes)}I", *sizes)]
         for before, chunk in zip([_HEAD.size + 4 * len(sizes), *sizes], chunks, strict=False):
             parts += [bytes(align(before) - before), chunk]
         return b"".join(parts)
 
     def max_encoded_size(self, size: int) -> int:
         """Table, padding, and every chunk kept as it is."""
-        count = -(-size // CHUNK_SIZE)
+        count = -(-size // self.chunk_size)
         return align(_HEAD.size + 4 * count) + size + ALIGNMENT * count
 
     def check(self, stream: memoryview, size: int) -> None:

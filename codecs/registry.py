@@ -3,6 +3,7 @@
 from typing import get_args
 
 from nvckpt.codecs.base import Codec
+from nvckpt.codecs.chunked import MAX_CHUNK_SIZE, ChunkedCodec
 from nvckpt.codecs.errors import (
     CodecUnavailableError,
     CorruptChunkError,
@@ -103,6 +104,20 @@ def check_level(name: str, level: Level) -> None:
         raise InvalidLevelError(f"codec '{name}' has no numbered levels")
     if level not in allowed[0]:
         raise InvalidLevelError(f"codec '{name}' has levels {allowed[0][0]} to {allowed[0][-1]}, not {level}")
+
+
+def check_chunk(name: str, size: int | None) -> None:
+    """InvalidLevelError when the codec has no chunks to size, or none of this size."""
+    if size is None:
+        return
+    if name in GPU_ONLY.values():
+        if not 1 <= size <= MAX_CHUNK_SIZE:
+            raise InvalidLevelError(f"a chunk has 1 byte to {MAX_CHUNK_SIZE >> 20} MiB, not {size} bytes")
+        return
+    codec = _BY_NAME.get(name)
+    if not isinstance(codec, ChunkedCodec):
+        raise InvalidLevelError(f"codec '{name}' has no chunks whose size could be chosen")
+    codec.with_chunk_size(size)
 
 
 def level_number(name: str, level: Level) -> int | None:

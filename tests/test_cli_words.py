@@ -427,7 +427,7 @@ def test_json_of_a_skipped_file(sh):
 def test_json_of_bench_and_doctor(sh):
     """Both are documents of the same schema."""
     document = strictly(sh("bench", "--json", "--runs", "1", "--codec", "zstd", "m.safetensors", check=0).out)
-    assert {row["group"] for row in document["results"]} == {"weights", "exp_avg", "structure", "all"}
+    assert {row["group"] for row in document["results"]} == {"weights", "exp_avg", "structure", "all", "file"}
     assert all(row["ok"] and row["bytes_in"] > 0 for row in document["results"])
     assert strictly(sh("doctor", "--json", check=0).out)["schema"] == 1
 

@@ -1,0 +1,61 @@
+"""The whole way of a file: read, coded, written, and read back, as `compress` and `decompress` do it."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nvckpt.benchmark_codecs import CodecSpec
+from nvckpt.benchmark_rows import STAGES, WHOLE_FILE, Row
+from nvckpt.compression import CompressOptions, compress
+from nvckpt.decompression import DecompressOptions, decompress
+from nvckpt.errors import VerificationError
+from nvckpt.files import show
+from nvckpt.results import CompressResult
+
+
+def measure(spec: CodecSpec, names: Sequence[str], device: str, threads: int) -> Row:
+    """Compress every file to a temporary one and restore it, once; the row of all files together.
+
+    The files must be there still and regular; the archive and the restored file need their space in the temporary
+    folder. Raises what `compress` and `decompress` raise.
+    """
+    if spec.chunk is not None:
+        return Row(
+            spec.text, WHOLE_FILE, device, problem="a chunk size is for the measurement alone: compress has none"
+        )
+    before, after = 0, 0
+    times = [0.0, 0.0]
+    stages: dict[str, float] = {}
+    used = device
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="nvckpt-bench-") as folder:
+            archive, back = (str(Path(folder) / file) for file in ("archive", "back"))
+            options = CompressOptions(spec.name, spec.level, device, threads, force=True)
+            done = compress(name, archive, options)
+            restored = decompress(archive, back, DecompressOptions(device=device, threads=threads, force=True))
+        if restored.damage or restored.hash != done.hash:
+            raise VerificationError(f"codec '{spec.text}' did not give the file {show(name)} back")
+        before, after = before + done.bytes_in, after + done.bytes_out
+        times = [times[0] + done.seconds, times[1] + restored.seconds]
+        used = done.device
+        for stage, seconds in stage_seconds(done).items():
+            stages[stage] = stages.get(stage, 0.0) + seconds
+    return Row(spec.text, WHOLE_FILE, used, before, after, 0, (times[0],), (times[1],), stages=stages)
+
+
+def stage_seconds(result: CompressResult) -> Mapping[str, float]:
+    """Return the seconds of each stage that the result reports; none where it reports none."""
+    reported: Any = getattr(result, "stages", None) or {}
+    items: Iterator[Any] = iter(reported.items() if isinstance(reported, Mapping) else reported)
+    return {name: seconds for name, seconds in items if name in STAGES}
+
+
+def too_large(names: Sequence[str]) -> str | None:
+    """Tell why the temporary folder cannot take an archive and a restored file of the largest; None when it can."""
+    largest = max(Path(name).stat().st_size for name in names)
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if free < 2.2 * largest:
+        return f"the temporary folder {tempfile.gettempdir()} has too little space: set TMPDIR to another"
+    return None

@@ -1,0 +1,139 @@
+"""A bounded sample of a checkpoint's blocks, evenly spread over each group, and read without reading the rest."""
+
+import bisect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from nvckpt import files
+from nvckpt.codecs.base import Buffer
+from nvckpt.codecs.content import Content, Matrix
+from nvckpt.formats.layout import Extent
+from nvckpt.formats.sniff import read_source
+from nvckpt.matrices import merged
+from nvckpt.plan import BlockPlan, windows
+from nvckpt.results import STRUCTURE
+
+# A group's sample is this many pieces, unless that made them smaller or larger than the limits below.
+_PIECES = 16
+_SMALLEST_PIECE = 1 << 20
+_LARGEST_PIECE = 32 << 20
+# With fewer rows the coder could not estimate what they have in common.
+_LEAST_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes that are coded as one block; in a sample they stand for `represents` bytes of their group."""
+
+    content: Content
+    data: Buffer
+    represents: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The parts of each group, and the bytes and values of all files together by group, sampled or not."""
+
+    parts: dict[str, list[Part]]
+    sizes: dict[str, int]
+    tensors: int
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether the parts are all there is of their groups."""
+        return all(sum(len(p.data) for p in parts) == self.sizes[group] for group, parts in self.parts.items())
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A block of a file, or a stretch of it."""
+
+    file: int
+    plan: BlockPlan
+    represents: float
+
+
+def take(names: Sequence[str], budget: int, groups: Sequence[str] = ()) -> Sample:
+    """Read at most about `budget` bytes of each group (0: everything) of the files together; `groups` empty means all.
+
+    What compressing would make a block of is kept whole or cut between rows, so that it is coded as it would be.
+    """
+    plans: dict[str, list[tuple[int, BlockPlan]]] = {}
+    tensors = 0
+    for number, name in enumerate(names):
+        with files.open_input(name, follow=True) as opened:
+            segments = read_source(opened.data, opened.path).segments
+        tensors += sum(segment.dtype is not None for segment in segments)
+        for window in windows(segments):
+            for plan in window.blocks:
+                plans.setdefault(plan.group or STRUCTURE, []).append((number, plan))
+    wanted = {group: found for group, found in plans.items() if not groups or group in groups}
+    chosen = {group: _spread(found, budget) for group, found in wanted.items()}
+    sizes = {group: sum(plan.size for _, plan in found) for group, found in wanted.items()}
+    return Sample(_read(names, chosen), sizes, tensors)
+
+
+def _read(names: Sequence[str], chosen: dict[str, list[_Chosen]]) -> dict[str, list[Part]]:
+    parts: dict[str, list[Part]] = {group: [] for group in chosen}
+    for number, name in enumerate(names):
+        with files.open_input(name, follow=True) as opened:
+            for group, pieces in chosen.items():
+                for piece in pieces:
+                    if piece.file == number:
+                        data = b"".join(opened.data.read_at(offset, length) for offset, length in piece.plan.extents)
+                        parts[group].append(Part(piece.plan.content, data, piece.represents))
+    return parts
+
+
+def _spread(found: Sequence[tuple[int, BlockPlan]], budget: int) -> list[_Chosen]:
+    """Cut the group into strata of equal size and take a piece from the middle of each."""
+    ends = list(accumulate(plan.size for _, plan in found))
+    total = ends[-1]
+    if not budget or total <= budget:
+        return [_Chosen(number, plan, plan.size) for number, plan in found]
+    step = min(max(budget // _PIECES, _SMALLEST_PIECE), _LARGEST_PIECE, budget)
+    count = max(1, budget // step)
+    chosen: dict[tuple[int, int], _Chosen] = {}
+    for i in range(count):
+        middle = (2 * i + 1) * total // (2 * count)
+        index = bisect.bisect_right(ends, middle)
+        number, plan = found[index]
+        piece = plan if plan.size <= step else _cut(plan, middle - (ends[index] - plan.size) - step // 2, step)
+        key = (index, piece.extents[0][0])
+        # A small block may be the middle of several strata.
+        before = chosen[key].represents if key in chosen else 0.0
+        chosen[key] = _Chosen(number, piece, before + total / count)
+    return list(chosen.values())
+
+
+def _cut(plan: BlockPlan, start: int, length: int) -> BlockPlan:
+    """Return a stretch of a block of about `length` bytes from `start` on, moved and widened to whole rows."""
+    word = plan.content.word
+    words = plan.size // word
+    first = min(max(start, 0), plan.size - length) // word
+    last = first + length // word
+    taken: list[Matrix] = []
+    begin, end, position = words, 0, 0
+    for rows, cols in plan.content.matrices or ((words, 0),):
+        unit = cols or 1
+        low = max(0, (first - position) // unit)
+        high = min(rows, -(-(last - position) // unit))
+        if low < high:
+            begin, end = min(begin, position + low * unit), position + high * unit
+            flat = not cols or high - low < _LEAST_ROWS
+            taken.append(((high - low) * unit, 0) if flat else (high - low, cols))
+        position += rows * unit
+    matrices = merged(taken) if plan.content.matrices else ()
+    extents = tuple(_stretch(plan.extents, begin * word, end * word))
+    return replace(plan, extents=extents, content=replace(plan.content, matrices=matrices))
+
+
+def _stretch(extents: Iterable[Extent], begin: int, end: int) -> Iterable[Extent]:
+    """Yield the extents of the bytes [begin, end) of what the extents hold together."""
+    position = 0
+    for offset, length in extents:
+        low, high = max(begin - position, 0), min(end - position, length)
+        if low < high:
+            yield (offset + low, high - low)
+        position += length
