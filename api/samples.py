@@ -7,7 +7,10 @@ from itertools import accumulate
 
 from nvckpt import files
 from nvckpt.codecs.base import Buffer
+from nvckpt.codecs.blocks import Origin
 from nvckpt.codecs.content import Content, Matrix
+from nvckpt.derivation import find_runs
+from nvckpt.formats.byte_source import FileBytes
 from nvckpt.formats.layout import Extent
 from nvckpt.formats.sniff import read_source
 from nvckpt.matrices import merged
@@ -24,11 +27,16 @@ _LEAST_ROWS = 8
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes that are coded as one block; in a sample they stand for `represents` bytes of their group."""
+    """Bytes that are coded as one block; in a sample they stand for `represents` bytes of their group.
+
+    Where they may follow from other bytes of the file, `origin` says how and `references` are those.
+    """
 
     content: Content
     data: Buffer
     represents: float
+    origin: Origin | None = None
+    references: Buffer = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +62,20 @@ class _Chosen:
     represents: float
 
 
-def take(names: Sequence[str], budget: int, groups: Sequence[str] = ()) -> Sample:
+def take(names: Sequence[str], budget: int, groups: Sequence[str] = (), *, derived: bool = False) -> Sample:
     """Read at most about `budget` bytes of each group (0: everything) of the files together; `groups` empty means all.
 
-    What compressing would make a block of is kept whole or cut between rows, so that it is coded as it would be.
+    What compressing would make a block of is kept whole or cut between rows, so that it is coded as it would be. With
+    `derived` this holds for tensors that follow from others, too.
     """
     plans: dict[str, list[tuple[int, BlockPlan]]] = {}
     tensors = 0
     for number, name in enumerate(names):
         with files.open_input(name, follow=True) as opened:
             segments = read_source(opened.data, opened.path).segments
+            runs = find_runs(segments, opened.data) if derived else {}
         tensors += sum(segment.dtype is not None for segment in segments)
-        for window in windows(segments):
+        for window in windows(segments, runs):
             for plan in window.blocks:
                 plans.setdefault(plan.group or STRUCTURE, []).append((number, plan))
     wanted = {group: found for group, found in plans.items() if not groups or group in groups}
@@ -81,9 +91,18 @@ def _read(names: Sequence[str], chosen: dict[str, list[_Chosen]]) -> dict[str, l
             for group, pieces in chosen.items():
                 for piece in pieces:
                     if piece.file == number:
-                        data = b"".join(opened.data.read_at(offset, length) for offset, length in piece.plan.extents)
-                        parts[group].append(Part(piece.plan.content, data, piece.represents))
+                        parts[group].append(_part(opened.data, piece))
     return parts
+
+
+def _part(data: FileBytes, piece: _Chosen) -> Part:
+    plan, origin = piece.plan, piece.plan.origin
+    references = _joined(data, origin.ranges) if origin else b""
+    return Part(plan.content, _joined(data, plan.extents), piece.represents, origin, references)
+
+
+def _joined(data: FileBytes, extents: Iterable[Extent]) -> bytes:
+    return b"".join(data.read_at(offset, length) for offset, length in extents)
 
 
 def _spread(found: Sequence[tuple[int, BlockPlan]], budget: int) -> list[_Chosen]:
@@ -126,7 +145,14 @@ def _cut(plan: BlockPlan, start: int, length: int) -> BlockPlan:
         position += rows * unit
     matrices = merged(taken) if plan.content.matrices else ()
     extents = tuple(_stretch(plan.extents, begin * word, end * word))
-    return replace(plan, extents=extents, content=replace(plan.content, matrices=matrices))
+    origin = plan.origin and _cut_origin(plan.origin, plan.size, begin * word, end * word)
+    return replace(plan, extents=extents, content=replace(plan.content, matrices=matrices), origin=origin)
+
+
+def _cut_origin(origin: Origin, size: int, begin: int, end: int) -> Origin:
+    """Return what the bytes [begin, end) of a block of `size` bytes follow from: each has an equal share of it."""
+    there = sum(length for _, length in origin.ranges)
+    return replace(origin, ranges=tuple(_stretch(origin.ranges, begin * there // size, end * there // size)))
 
 
 def _stretch(extents: Iterable[Extent], begin: int, end: int) -> Iterable[Extent]:

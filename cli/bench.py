@@ -110,8 +110,13 @@ def bench(
         benchmark_plot.draw(records, plot, result.conditions)
     talk = Talk(as_json=json)
     if json:
-from nvckpt.cli.console import SCHEMA, Talk
-from nvckpt.cli.exits import Exit, UsageError
+        head = {"schema": SCHEMA, "version": __version__, "command": "bench"}
+        talk.document({**head, "conditions": dict(result.conditions), "results": records})
+    elif csv:
+        talk.line(as_csv(records).rstrip("\n"))
+    elif markdown:
+        talk.line(as_markdown(records))
+        talk.line("\n".join(f"- {line}" for line in _conditions(result.conditions)))
     else:
         _print(talk, result, records)
     return Exit.OK if any(row.problem is None for row in result.rows) else Exit.FAILED
@@ -123,7 +128,8 @@ def _print(talk: Talk, result: "BenchResult", records: Iterable[Mapping[str, Any
     talk.line("\n".join(_conditions(result.conditions)))
     talk.line(
         "Encode and decode in GB/s (10^9 bytes of the original), in memory; bits a value; ± is the wider spread of the"
-        " runs.\n`file`: the whole compress and decompress, once, with reading, writing and verifying.\n"
+        " runs.\n`file`: the whole compress and decompress, once, with reading, writing and verifying;"
+        " auto also finds\ntensors there that follow from others.\n"
         "Tensors below 1 KiB count as structure, with which they are coded."
     )
     for row in result.rows:

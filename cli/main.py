@@ -18,6 +18,7 @@ from nvckpt.cli.doctor import doctor
 from nvckpt.cli.exits import Exit, Terminated, UsageError
 from nvckpt.cli.levels import LevelCommand
 from nvckpt.cli.list import list_archives
+from nvckpt.cli.plan import plan
 from nvckpt.cli.verify import verify
 from nvckpt.version import __version__
 
@@ -53,6 +54,7 @@ app.command("info", hidden=True)(list_archives)
 app.command()(verify)
 app.command("test", hidden=True)(verify)
 app.command(cls=LevelCommand)(bench)
+app.command()(plan)
 app.command()(doctor)
 
 
