@@ -93,7 +93,7 @@ def compress(
                 if options.remove:
                     file.settle()
                 if options.verify:
-                    verify_written(file, index, options.threads)
+                    verify_written(file, index, options.threads, opened.data)
                 file.commit(opened.attributes, overwrite=options.force)
         if options.remove:
             check_still(opened.data, index.original_hash)
@@ -231,11 +231,14 @@ def check_still(data: FileBytes, expected: bytes) -> None:
         )
 
 
-def verify_written(file: AtomicFile, index: Index, threads: int) -> None:
-    """Read an archive back from its file and decode it; VerificationError unless it gives the source's hash."""
+def verify_written(file: AtomicFile, index: Index, threads: int, source: FileBytes) -> None:
+    """Read an archive back from its file and decode it; VerificationError unless it gives the source's hash.
+
+    What frames refer to is read from the source: that the frames which restore it give the same is seen by the hash.
+    """
     try:
         reader = ArchiveReader(FileBytes(file.descriptor))
-        digest = decode_all(reader, threads)
+        digest = decode_all(reader, threads, known=source)
         _ = reader.description  # what cannot be listed is not kept either
     except FormatError as error:
         raise VerificationError(f"the archive did not verify and was not kept: {error}") from error

@@ -139,9 +139,11 @@ def decode_all(
     sink: OutputFile | None = None,
     progress: Progress | None = None,
     on_damage: Callable[[Damage], None] | None = None,
+    known: FileBytes | None = None,
 ) -> bytes:
     """Decode every frame in order into `sink`, and return the hash of the original.
 
+    `known` is a file with the original's bytes, where there is one: what frames refer to is then read from it.
     CorruptArchiveError names the first damaged part; with `on_damage` each is reported there instead,
     and the rest is still decoded. UnsupportedArchiveError names what this version cannot decode.
     """
@@ -149,8 +151,8 @@ def decode_all(
     file_hash = FileHash()
     damaged = False
     references = references_of(reader)
-    if isinstance(sink, AtomicFile) and on_damage is None:
-        references.restored = FileBytes(sink.descriptor)
+    written = FileBytes(sink.descriptor) if isinstance(sink, AtomicFile) and on_damage is None else None
+    references.restored = known or written
 
     def decode(number: int) -> memoryview | FormatError:
         try:
@@ -171,8 +173,8 @@ def decode_all(
             file_hash.update(restored)
             if sink is not None:
                 sink.write(restored)
-            if references.restored is not None:
-                references.restored.size += len(restored)
+            if written is not None:
+                written.size += len(restored)
         if progress:
             progress(_end(reader, window), index.original_size)
     reader.check_tail()

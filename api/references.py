@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from nvckpt.formats.byte_source import FileBytes
 from nvckpt.formats.container import FrameReader
-from nvckpt.formats.errors import FormatError
+from nvckpt.formats.errors import FormatError, MalformedCheckpointError, SourceReadError
 from nvckpt.formats.layout import Reference
 from nvckpt.formats.references import Part
 
-_KEPT_BYTES = 256 << 20
+_KEPT_BYTES = 64 << 20
 
 
 class References:
@@ -36,12 +36,22 @@ class References:
         """
         header = self._reader.frames[number].header
         parts = self._reader.reference_map.parts(number)
-        if self.restored is not None and all(r.offset + r.length <= self.restored.size for r in header.references):
-            return memoryview(b"".join(self.restored.read_at(r.offset, r.length) for r in header.references))
+        return self._read_restored(header.references) or self._decode_parts(header.references, parts)
+
+    def _read_restored(self, references: tuple[Reference, ...]) -> memoryview | None:
+        """Return the ranges from the restored file; None where it does not hold them (yet): it may end in a hole."""
+        if self.restored is None or any(r.offset + r.length > self.restored.size for r in references):
+            return None
+        try:
+            return memoryview(b"".join(self.restored.read_at(r.offset, r.length) for r in references))
+        except (MalformedCheckpointError, SourceReadError):
+            return None
+
+    def _decode_parts(self, references: tuple[Reference, ...], parts: list[Part]) -> memoryview:
         try:
             pieces = [self._part(part) for part in parts]
         except FormatError as error:
-            raise type(error)(f"follows from {_places(header.references)}: {error}") from error
+            raise type(error)(f"follows from {_places(references)}: {error}") from error
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def _part(self, part: Part) -> memoryview:

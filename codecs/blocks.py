@@ -94,7 +94,8 @@ def encode(data: Buffer, content: Content, choice: Choice) -> Block:
     attempts = [_stored(data)]
     by_float = choice.codec == "float" or (choice.codec == registry.AUTO and content.is_float)
     if by_float:
-        attempts.append(_float_block(data, content, choice.level))
+        narrowed = _narrowed_block(data, content, choice) if choice.codec == registry.AUTO else None
+        attempts.append(narrowed or _float_block(data, content, choice.level))
     if choice.codec not in ("store", "float") and (
         not by_float or _standard_may_win(data, content, attempts[-1], choice)
     ):
@@ -113,6 +114,14 @@ def _standard_may_win(data: Buffer, content: Content, by_float: Block, choice: C
     sample = _sample(memoryview(data).cast("B"))
     share = _standard_block(sample, content, Choice(registry.AUTO, "fast")).encoded_size / len(sample)
     return share < _CLEARLY * by_float.encoded_size / len(data)
+
+
+def _narrowed_block(data: Buffer, content: Content, choice: Choice) -> Block | None:
+    named = "default" if isinstance(choice.level, int) else choice.level
+    stream = registry.NARROWED.encode_values(data, content, named)
+    if stream is None:
+        return None
+    return Block(NO_TRANSFORM, 0, (Stream(registry.NARROWED.id, len(data), stream),))
 
 
 def _float_block(data: Buffer, content: Content, level: registry.Level) -> Block:

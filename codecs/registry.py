@@ -13,6 +13,7 @@ from nvckpt.codecs.errors import (
 )
 from nvckpt.codecs.float_codec import Float
 from nvckpt.codecs.float_spec import LevelName
+from nvckpt.codecs.narrowed import Narrowed
 from nvckpt.codecs.standard import Deflate, Gzip, Lz4, Snappy, Zstd
 from nvckpt.codecs.store import Store
 
@@ -22,13 +23,15 @@ AUTO = "auto"
 STORE = Store()
 FLOAT = Float()
 CPU_CODECS: tuple[Codec, ...] = (STORE, Zstd(), Lz4(), Snappy(), Deflate(), Gzip(), FLOAT)
+NARROWED = Narrowed(FLOAT)
+"""Chosen by `auto` where the words hold narrower ones, never by name."""
 COPY, ROUNDED, REMAINDER = 48, 49, 50
 DERIVED = {COPY: "copy", ROUNDED: "rounded", REMAINDER: "remainder"}
 """Streams that need other bytes of the original, see `derived`; chosen by the tool, never by name."""
 GPU_ONLY = {16: "ans", 17: "gdeflate", 18: "bitcomp", 19: "cascaded"}
 
 _BY_NAME = {codec.name: codec for codec in CPU_CODECS}
-_BY_ID = {codec.id: codec for codec in CPU_CODECS}
+_BY_ID: dict[int, Codec] = {codec.id: codec for codec in (*CPU_CODECS, NARROWED)}
 
 _LEVELS = {
     "zstd": (range(1, 23), {"fast": 1, "default": 3, "max": 19}),

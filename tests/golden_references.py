@@ -1,4 +1,4 @@
-"""Golden archives of frames that refer to others (FORMAT.md 5.4 and 17); `make_golden` writes them."""
+"""Golden archives of frames that refer to others (FORMAT.md 5.4, 17), and of narrowed words (18), for `make_golden`."""
 
 import struct
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from archives import FLOAT, STORE, Archive, Frame, Stream
 from nvckpt.codecs import float_reference
 from nvckpt.codecs.float_spec import FloatSpec
 
-COPY, ROUNDED, REMAINDER = 48, 49, 50
+NARROWED, COPY, ROUNDED, REMAINDER = 33, 48, 49, 50
 BF16, FP16 = 1, 2
 
 
@@ -113,11 +113,31 @@ def reference_remainder_float() -> Archive:
     return Archive(half.tobytes() + master.tobytes(), frames)
 
 
+def codec_narrowed() -> Archive:
+    """FP32 words that hold FP16 values, and FP64 words that hold FP32 values."""
+    half, single = values(64).astype("<f2"), values(40)
+    single.view("<u4")[5] = 0x3F800001
+    frames, original = [], b""
+    for kind, narrow, wide in ((1, half[8:], "<f4"), (2, single, "<f8")):
+        data = narrow.astype(wide).tobytes()
+        spec = FloatSpec(narrow.itemsize, "fp16" if kind == 1 else "fp32", ((len(narrow), 0),))
+        stream = bytes([kind]).ljust(16, b"\0") + float_reference.encode(narrow.tobytes(), spec, "default")
+        frames.append(Frame(data, [Stream(stream, len(data), NARROWED)], [(len(original), len(data))]))
+        original += data
+    return Archive(original, frames)
+
+
+def narrowed(head: bytes, size: int = 8) -> Archive:
+    stream = head + float_reference.encode(bytes(4), FloatSpec(2, "fp16", ((2, 0),)), "default")
+    return Archive(bytes(size), [Frame(bytes(size), [Stream(stream, size, NARROWED)])])
+
+
 SOUND: tuple[Callable[[], Archive], ...] = (
     reference_copy,
     reference_rounded,
     reference_remainder,
     reference_remainder_float,
+    codec_narrowed,
 )
 
 A = bytes(range(64))
@@ -222,6 +242,12 @@ CORRUPT: tuple[tuple[str, str, Callable[[], Archive]], ...] = (
         "stored stream",
         lambda: copied(refer((0, 16)), codec=REMAINDER, param=1, stream=bytes(31)),
     ),
+)
+CORRUPT += (
+    ("narrowed_kind", "head of a narrowed", lambda: narrowed(b"\3" + bytes(15))),
+    ("narrowed_reserved", "head of a narrowed", lambda: narrowed(b"\1" + bytes(14) + b"x")),
+    ("narrowed_size", "impossible size", lambda: narrowed(b"\1" + bytes(15), 10)),
+    ("narrowed_other_size", "another size", lambda: narrowed(b"\1" + bytes(15), 12)),
 )
 UNSUPPORTED: tuple[tuple[str, str, Callable[[], Archive]], ...] = (
     ("reference_base", "of another file", lambda: copied(refer((0, 32), base=1))),

@@ -650,7 +650,7 @@ corrupt("float_matrix_rows", "do not add up", lambda: _damaged_float(48, 1))
 corrupt("float_cut", "", lambda: _cut_float(150))
 corrupt("float_longer", "longer or shorter", lambda: coded(FLOAT_LOG[0], FLOAT, float_stream(*FLOAT_LOG) + bytes(16)))
 
-# Sections 5.4 and 17: references.
+# Sections 5.4, 17 and 18: references and narrowed words.
 
 for _make in golden_references.SOUND:
     sound(_make)
