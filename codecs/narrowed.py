@@ -3,29 +3,16 @@
 FP32 that holds BF16 values needs no codec of its own: `float` leaves out a low plane that is zero.
 """
 
-import numpy as np
-import numpy.typing as npt
-
 from nvckpt.codecs.base import Buffer, Codec
 from nvckpt.codecs.content import Content, Kind
 from nvckpt.codecs.errors import CorruptChunkError
 from nvckpt.codecs.float_codec import Float
 from nvckpt.codecs.float_spec import LevelName
-from nvckpt.codecs.rounding import narrow_to_fp16, narrow_to_fp32, widen_fp16, widen_fp32
-
-FP32_OF_FP16, FP64_OF_FP32 = 1, 2
-"""What the wide words hold; ids of the format."""
 
 _HEAD = 16
-_NARROW: dict[int, tuple[int, Kind]] = {FP32_OF_FP16: (2, "fp16"), FP64_OF_FP32: (4, "fp32")}
-"""Bytes of a narrow word, and what it is; a wide one has twice as many."""
-_KINDS: dict[Kind, int] = {"fp32": FP32_OF_FP16, "fp64": FP64_OF_FP32}
-# The sample that tells whether it is worth a try: words at a place, and places.
-_STRETCH, _PLACES = 64, 16
-# Words narrowed at a time: a step's arrays stay in a core's cache.
-_STEP = 1 << 16
-
-Words = npt.NDArray[np.unsignedinteger]
+_NARROW: dict[int, tuple[int, Kind]] = {1: (2, "fp16"), 2: (4, "fp32")}
+"""By the kind in the head: bytes of a narrow word, and what it is; a wide one has twice as many."""
+_KINDS: dict[Kind, int] = {"fp32": 1, "fp64": 2}
 
 
 class Narrowed(Codec):
@@ -46,17 +33,13 @@ class Narrowed(Codec):
         kind = _KINDS.get(content.kind)
         if kind is None or not len(data) or len(data) % content.word:
             return None
-        words = np.frombuffer(data, f"<u{content.word}")
-        if not _may_narrow(kind, words):
-            return None
+        from nvckpt.codecs import narrowing
+
         width, name = _NARROW[kind]
-        narrow = np.empty(len(words), f"<u{width}")
-        for start in range(0, len(words), _STEP):
-            part = slice(start, start + _STEP)
-            narrow[part] = _narrow(kind, words[part])
-            if (_widen(kind, narrow[part]) != words[part]).any():
-                return None
-        inner = self._inner.encode_values(narrow.view(np.uint8).data, Content(width, name, content.matrices), level)
+        words = narrowing.narrow(kind, data, width)
+        if words is None:
+            return None
+        inner = self._inner.encode_values(words, Content(width, name, content.matrices), level)
         return bytes([kind]).ljust(_HEAD, b"\0") + inner
 
     def check(self, stream: memoryview, size: int) -> None:
@@ -69,35 +52,12 @@ class Narrowed(Codec):
 
     def decode(self, stream: memoryview, out: memoryview) -> None:
         """See Codec."""
-        kind = stream[0]
-        width = _NARROW[kind][0]
-        narrow = np.empty(len(out) // (2 * width), f"<u{width}")
-        self._inner.decode(stream[_HEAD:], narrow.view(np.uint8).data)
-        words = np.frombuffer(out, f"<u{2 * width}")
-        for start in range(0, len(words), _STEP):
-            words[start : start + _STEP] = _widen(kind, narrow[start : start + _STEP])
+        from nvckpt.codecs import narrowing
+
+        words = memoryview(bytearray(len(out) // 2))
+        self._inner.decode(stream[_HEAD:], words)
+        narrowing.widen_into(stream[0], words, _NARROW[stream[0]][0], out)
 
     def max_encoded_size(self, size: int) -> int:
         """See Codec."""
         return _HEAD + self._inner.max_encoded_size(size // 2)
-
-
-def _may_narrow(kind: int, words: Words) -> bool:
-    """Look at a few words: do they narrow, and is it worth it? FP32 whose low halves are zero is left to `float`."""
-    step = max(1, (len(words) - _STRETCH) // (_PLACES - 1))
-    sample = np.concatenate([words[place * step : place * step + _STRETCH] for place in range(_PLACES)])
-    if kind == FP32_OF_FP16 and not (sample & np.uint32(0xFFFF)).any():
-        return False
-    return bool((_widen(kind, _narrow(kind, sample)) == sample).all())
-
-
-def _narrow(kind: int, words: Words) -> Words:
-    if kind == FP32_OF_FP16:
-        return narrow_to_fp16(words.astype(np.uint32, copy=False))
-    return narrow_to_fp32(words.astype(np.uint64, copy=False))
-
-
-def _widen(kind: int, words: Words) -> Words:
-    if kind == FP32_OF_FP16:
-        return widen_fp16(words.astype(np.uint16, copy=False))
-    return widen_fp32(words.astype(np.uint32, copy=False))
