@@ -231,10 +231,10 @@ def check_still(data: FileBytes, expected: bytes) -> None:
         )
 
 
-def verify_written(file: AtomicFile, index: Index, threads: int, source: FileBytes) -> None:
+def verify_written(file: AtomicFile, index: Index, threads: int, source: FileBytes | None = None) -> None:
     """Read an archive back from its file and decode it; VerificationError unless it gives the source's hash.
 
-    What frames refer to is read from the source: that the frames which restore it give the same is seen by the hash.
+    What frames refer to is read from the source, if it is given: the hash tells that the archive restores the same.
     """
     try:
         reader = ArchiveReader(FileBytes(file.descriptor))
