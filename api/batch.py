@@ -6,10 +6,8 @@ ends one file and not the batch.
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import signal
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -37,22 +35,19 @@ class _Worker:
     connection: Connection
 
 
-def run(
-    items: Sequence[Item], work: Callable[[Item], Result], jobs: int, *, one_gpu: bool = False
-) -> Iterator[tuple[int, Result | Lost]]:
+def run(items: Sequence[Item], work: Callable[[Item], Result], jobs: int) -> Iterator[tuple[int, Result | Lost]]:
     """Yield the number and the result of each item as it is finished, `jobs` at a time.
 
-    `work` runs in processes forked from this one, which must have no threads; its results are pickled. With `one_gpu`
-    only one runs at any moment, the others wait in line. Closing the generator stops the workers and waits for them.
+    `work` runs in processes forked from this one, which must have no threads; its results are pickled.
+    Closing the generator stops the workers and waits for them.
     """
     waiting = iter(range(len(items)))
     with contextlib.ExitStack() as stack:
-        turn = stack.enter_context(_Turn()) if one_gpu else None
         workers: dict[Connection, _Worker] = {}
         at_work: dict[Connection, int] = {}
         stack.callback(_stop, workers, at_work)
         for _ in range(min(jobs, len(items))):
-            _start(workers, at_work, next(waiting), items, work, turn)
+            _start(workers, at_work, next(waiting), items, work)
         while at_work:
             for connection in wait(list(at_work)):
                 assert isinstance(connection, Connection)
@@ -66,27 +61,8 @@ def run(
                 except (EOFError, ConnectionError):
                     result = Lost(_obituary(workers.pop(connection)))
                     if following is not None:
-                        _start(workers, at_work, following, items, work, turn)
+                        _start(workers, at_work, following, items, work)
                 yield number, result
-
-
-class _Turn:
-    """Lets one process at a time go on. A process that dies gives its turn back: the system does it."""
-
-    def __enter__(self) -> "_Turn":
-        self._file = tempfile.TemporaryFile()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    @contextlib.contextmanager
-    def taken(self) -> Iterator[None]:
-        fcntl.lockf(self._file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN)
 
 
 def _start(
@@ -95,12 +71,11 @@ def _start(
     number: int,
     items: Sequence[Item],
     work: Callable[[Item], Result],
-    turn: _Turn | None,
 ) -> None:
     """Fork a worker and give it its first item."""
     ours, theirs = _FORK.Pipe()
     others = [*workers, ours]
-    process = _FORK.Process(target=_serve, args=(theirs, others, os.getpid(), items, work, turn), daemon=True)
+    process = _FORK.Process(target=_serve, args=(theirs, others, os.getpid(), items, work), daemon=True)
     process.start()
     theirs.close()
     workers[ours] = _Worker(process, ours)
@@ -115,7 +90,6 @@ def _serve(
     parent: int,
     items: Sequence[Item],
     work: Callable[[Item], Result],
-    turn: _Turn | None,
 ) -> None:
     """Work in the child until there is no more, or the parent is gone, or a signal unwinds the stack."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -124,9 +98,7 @@ def _serve(
     try:
         while os.getppid() == parent:
             number = connection.recv()
-            with turn.taken() if turn else contextlib.nullcontext():
-                result = work(items[number])
-            connection.send(result)
+            connection.send(work(items[number]))
     except (EOFError, ConnectionError):
         pass
     except Exception:

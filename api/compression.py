@@ -1,31 +1,29 @@
 """Compress one file: read its windows, code them in threads, write, verify, and only then name the result."""
 
-import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nvckpt import files
 from nvckpt.codecs import blocks, device, registry
-from nvckpt.codecs.base import Buffer
 from nvckpt.decompression import decode_all
 from nvckpt.derivation import find_runs
+from nvckpt.engines import EncodeJob, Engine, engine_for_decoding, engine_for_encoding, shrinking_told
 from nvckpt.errors import InvalidRequestError, MalformedSourceError, SourceChangedError, VerificationError
 from nvckpt.formats.atomic import AtomicFile, OutputFile
 from nvckpt.formats.byte_source import ByteSource, FileBytes
-from nvckpt.formats.checksum import FileHash, checksum
-from nvckpt.formats.container import ArchiveReader, ArchiveWriter, is_archive, payload_checksum
-from nvckpt.formats.errors import FormatError, MalformedCheckpointError
+from nvckpt.formats.checksum import FileHash
+from nvckpt.formats.container import ArchiveReader, ArchiveWriter, is_archive
+from nvckpt.formats.errors import FormatError
 from nvckpt.formats.index import Description, Index
-from nvckpt.formats.layout import Extent, FrameHeader, Reference, StreamRecord
 from nvckpt.formats.segments import Source
 from nvckpt.formats.sniff import read_source
 from nvckpt.limits import check_memory
-from nvckpt.pipeline import ordered_map, thread_count
-from nvckpt.plan import WINDOW, BlockPlan, Window, windows
+from nvckpt.plan import WINDOW, windows
 from nvckpt.results import CompressResult, describe, group_sizes
+from nvckpt.stages import Stages
 from nvckpt.version import __version__
 
 Progress = Callable[[int, int], None]
@@ -86,14 +84,18 @@ def compress(
         parsed = read_source(opened.data, opened.path)
         if options.strict and parsed.warnings:
             raise MalformedSourceError(parsed.warnings[0])
+        choice = blocks.Choice(options.codec, options.level)
+        engine = engine_for_encoding(options.device, parsed.size, choice, options.threads, options.max_memory)
+        work = Work(progress)
         with files.open_output(target) as file:
-            index, size = write_archive(opened.data, parsed, file, options, progress)
+            index, size = write_archive(opened.data, parsed, file, engine, options, work)
             opened.check_unchanged()
             if isinstance(file, AtomicFile):
                 if options.remove:
                     file.settle()
-                if options.verify:
-                    verify_written(file, index, options.threads, opened.data)
+                # What a GPU coded was decoded there; before the source goes, the file is read back all the same.
+                if options.verify and (engine.device == "cpu" or options.remove):
+                    verify_written(file, index, options, work.stages, opened.data)
                 file.commit(opened.attributes, overwrite=options.force)
         if options.remove:
             check_still(opened.data, index.original_hash)
@@ -104,13 +106,22 @@ def compress(
         parsed.size,
         size,
         time.perf_counter() - started,
-        device.resolve(options.device),
+        engine.device,
         options.codec,
         index.original_hash.hex(),
         options.verify,
         group_sizes(describe(index, parsed.segments), size),
         parsed.warnings,
+        work.stages.report(),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is told about the work while it goes on, and afterwards."""
+
+    progress: Progress | None
+    stages: Stages = field(default_factory=Stages)
 
 
 def already_compressed(source: str) -> bool:
@@ -125,99 +136,28 @@ def already_compressed(source: str) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    plan: BlockPlan
-    window: bytes
-    window_start: int
-    choice: blocks.Choice
-    verify: bool
-    data: ByteSource
-
-
 def write_archive(
-    data: ByteSource, source: Source, sink: OutputFile, options: CompressOptions, progress: Progress | None
+    data: ByteSource, source: Source, sink: OutputFile, engine: Engine, options: CompressOptions, work: Work
 ) -> tuple[Index, int]:
     """Write the whole archive of `data`, which was understood as `source`; returns its index and size."""
     writer = ArchiveWriter(sink)
-    file_hash = FileHash()
+    # A pipe cannot be read back, so there each block is decoded right after it was coded, as a GPU always does.
+    verify = options.verify and (engine.device != "cpu" or not isinstance(sink, AtomicFile))
     choice = blocks.Choice(options.codec, options.level)
-    # A pipe cannot be read back, so there each block is decoded right after it was coded.
-    verify_blocks = options.verify and not isinstance(sink, AtomicFile)
-
-    def tasks(window: Window) -> Iterator[_Task]:
-        content = _read(data, window.start, window.end - window.start)
-        file_hash.update(content)
-        for plan in window.blocks:
-            yield _Task(plan, content, window.start, choice, verify_blocks, data)
-
-    with _shrinking_told():
+    with shrinking_told():
         runs = find_runs(source.segments, data) if options.codec == registry.AUTO else {}
-    coded = ordered_map(windows(source.segments, runs), tasks, _encode, thread_count(options.threads))
-    for window, frames in coded:
-        for header, streams in frames:
-            writer.add_frame(header, streams)
-        if progress:
-            progress(window.end, source.size)
+    job = EncodeJob(data, windows(source.segments, runs), choice, verify, stages=work.stages)
+    for window, frames in engine.encode(job):
+        before = writer.size
+        with work.stages.timed("write", 0):
+            for header, streams in frames:
+                writer.add_frame(header, streams)
+        work.stages.add("write", writer.size - before, 0.0)
+        if work.progress:
+            work.progress(window.end, source.size)
     description = Description(source.segments, f"nvckpt {__version__}")
-    index = writer.finish(source.size, file_hash.digest(), source.format, description)
+    index = writer.finish(source.size, job.file_hash.digest(), source.format, description)
     return index, writer.size
-
-
-@contextlib.contextmanager
-def _shrinking_told() -> Iterator[None]:
-    try:
-        yield
-    except MalformedCheckpointError as error:
-        raise SourceChangedError("the file became shorter while it was read; nothing was written") from error
-
-
-def _read(data: ByteSource, offset: int, length: int) -> bytes:
-    with _shrinking_told():
-        return data.read_at(offset, length)
-
-
-def _encode(task: _Task) -> tuple[FrameHeader, list[Buffer]]:
-    """Gather a block's bytes from its window, code them, and describe the result as a frame."""
-    data = _gather(task)
-    origin = task.plan.origin
-    references = _read_ranges(task.data, origin.ranges) if origin else b""
-    block = blocks.encode_derived(data, origin, references, task.plan.content, task.choice) if origin else None
-    if block is not None:
-        restored = blocks.decode_derived(block, len(data), references) if task.verify else None
-    else:
-        origin = None
-        block = blocks.encode(data, task.plan.content, task.choice)
-        restored = blocks.decode(block, len(data)) if task.verify else None
-    if restored is not None and restored != data:
-        raise VerificationError(f"codec '{task.choice.codec}' did not give the same bytes back")
-    streams = [stream.data for stream in block.streams]
-    header = FrameHeader(
-        block.transform_id,
-        block.transform_param,
-        tuple(
-            StreamRecord(s.codec_id, s.codec_param, s.library_version, s.original_size, len(s.data))
-            for s in block.streams
-        ),
-        task.plan.extents,
-        payload_checksum(streams),
-        checksum(data),
-        tuple(Reference(0, offset, length) for offset, length in origin.ranges) if origin else (),
-    )
-    return header, streams
-
-
-def _read_ranges(data: ByteSource, ranges: Sequence[Extent]) -> bytes:
-    pieces = [_read(data, offset, length) for offset, length in ranges]
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def _gather(task: _Task) -> memoryview:
-    window = memoryview(task.window)
-    pieces = [
-        window[offset - task.window_start : offset - task.window_start + length] for offset, length in task.plan.extents
-    ]
-    return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
 
 def check_still(data: FileBytes, expected: bytes) -> None:
@@ -231,16 +171,21 @@ def check_still(data: FileBytes, expected: bytes) -> None:
         )
 
 
-def verify_written(file: AtomicFile, index: Index, threads: int, source: FileBytes | None = None) -> None:
+def verify_written(
+    file: AtomicFile, index: Index, options: CompressOptions, stages: Stages, source: FileBytes | None = None
+) -> None:
     """Read an archive back from its file and decode it; VerificationError unless it gives the source's hash.
 
     What frames refer to is read from the source, if it is given: the hash tells that the archive restores the same.
     """
+    started = time.perf_counter()
     try:
         reader = ArchiveReader(FileBytes(file.descriptor))
-        digest = decode_all(reader, threads, known=source)
+        engine = engine_for_decoding(options.device, reader, options.threads, options.max_memory)
+        digest = decode_all(reader, engine, known=source)
         _ = reader.description  # what cannot be listed is not kept either
     except FormatError as error:
         raise VerificationError(f"the archive did not verify and was not kept: {error}") from error
     if digest != index.original_hash or reader.index.original_hash != digest:
         raise VerificationError("the archive did not decode to the source and was not kept")
+    stages.add("read back", reader.size, time.perf_counter() - started)

@@ -2,25 +2,26 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from nvckpt import files
-from nvckpt.codecs import blocks, device
-from nvckpt.codecs.errors import CodecError, CorruptChunkError
+from nvckpt.codecs import device
+from nvckpt.engines import Engine, engine_for_decoding
 from nvckpt.errors import InvalidRequestError, OutputTooLargeError
 from nvckpt.formats.atomic import AtomicFile, OutputFile
 from nvckpt.formats.byte_source import FileBytes
-from nvckpt.formats.checksum import FileHash, checksum
-from nvckpt.formats.container import ArchiveReader, FrameReader
+from nvckpt.formats.checksum import FileHash
+from nvckpt.formats.container import ArchiveReader
 from nvckpt.formats.errors import CorruptArchiveError, FormatError, NotAnArchiveError, UnsupportedArchiveError
-from nvckpt.formats.layout import Extent, FrameHeader
+from nvckpt.formats.layout import Extent
 from nvckpt.formats.segments import Segment
+from nvckpt.frames import references_of
 from nvckpt.limits import check_memory
-from nvckpt.pipeline import ordered_map, thread_count
-from nvckpt.references import References
 from nvckpt.results import Damage, DecompressResult, touched
+from nvckpt.stages import Stages
 
 Progress = Callable[[int, int], None]
 
@@ -77,14 +78,15 @@ def decompress(
     with files.transfer(name, target_name, force=options.force, remove=options.remove) as (opened, target):
         reader = ArchiveReader(opened.data)
         check_size(reader.index.original_size, options.max_output)
+        engine, stages = _engine(reader, options), Stages()
         with files.open_output(target, sparse=options.sparse) as file:
             if isinstance(file, AtomicFile):
                 files.check_space(file.descriptor, _least_size(reader, options.sparse))
-            decode_all(reader, options.threads, file, progress)
+            decode_all(reader, engine, file, progress, stages=stages)
             opened.check_unchanged()
             if isinstance(file, AtomicFile):
                 file.commit(opened.attributes, overwrite=options.force)
-    return _result(reader, name, target_name, started, options.device)
+    return _result(reader, name, target_name, started, engine.device, stages)
 
 
 def check_size(size: int, most: int) -> None:
@@ -125,20 +127,22 @@ def verify(
             from nvckpt.recovery import examine
 
             return examine(opened.data, name, error, options)
+        engine, stages = _engine(reader, options), Stages()
         damage: list[Damage] = []
         try:
-            decode_all(reader, options.threads, None, progress, damage.append)
+            decode_all(reader, engine, None, progress, damage.append, stages)
         except CorruptArchiveError as error:
             damage.append(Damage((), 0, reader.index.original_size, str(error)))
-        return _result(reader, name, "", started, options.device, tuple(damage))
+        return _result(reader, name, "", started, engine.device, stages, tuple(damage))
 
 
 def decode_all(
     reader: ArchiveReader,
-    threads: int,
+    engine: Engine,
     sink: OutputFile | None = None,
     progress: Progress | None = None,
     on_damage: Callable[[Damage], None] | None = None,
+    stages: Stages | None = None,
     known: FileBytes | None = None,
 ) -> bytes:
     """Decode every frame in order into `sink`, and return the hash of the original.
@@ -147,77 +151,40 @@ def decode_all(
     CorruptArchiveError names the first damaged part; with `on_damage` each is reported there instead,
     and the rest is still decoded. UnsupportedArchiveError names what this version cannot decode.
     """
-    index = reader.index
+    stages = stages or Stages()
     file_hash = FileHash()
     damaged = False
     references = references_of(reader)
     written = FileBytes(sink.descriptor) if isinstance(sink, AtomicFile) and on_damage is None else None
     references.restored = known or written
 
-    def decode(number: int) -> memoryview | FormatError:
-        try:
-            return decode_frame(reader, number, references)
-        except FormatError as error:
-            return error
+    def hash_window(data: memoryview) -> None:
+        with stages.timed("hash", len(data)):
+            file_hash.update(data)
 
-    for window, frames in ordered_map(reader.windows(), lambda numbers: numbers, decode, thread_count(threads)):
-        for number, result in zip(window, frames, strict=True):
-            if isinstance(result, FormatError):
-                damage = damage_of(reader, number, str(result))
-                if on_damage is None or isinstance(result, UnsupportedArchiveError):
-                    raise type(result)(damage.sentence()) from result
+    with ThreadPoolExecutor(1, "nvckpt-hash") as hasher:
+        for window in engine.decode(reader, references, stages):
+            for number, error in window.damage:
+                damage = damage_of(reader, number, str(error))
+                if on_damage is None or isinstance(error, UnsupportedArchiveError):
+                    raise type(error)(damage.sentence()) from error
                 on_damage(damage)
                 damaged = True
-        restored = _assemble(reader, window, [f for f in frames if not isinstance(f, FormatError)])
-        if restored is not None:
-            file_hash.update(restored)
-            if sink is not None:
-                sink.write(restored)
-            if written is not None:
-                written.size += len(restored)
-        if progress:
-            progress(_end(reader, window), index.original_size)
+            if window.data is not None:
+                hashing = hasher.submit(hash_window, window.data)
+                if sink is not None:
+                    with stages.timed("write", len(window.data)):
+                        sink.write(window.data)
+                hashing.result()
+                if written is not None:
+                    written.size += len(window.data)
+            if progress:
+                progress(window.end, reader.index.original_size)
     reader.check_tail()
     digest = file_hash.digest()
-    if not damaged and digest != index.original_hash:
+    if not damaged and digest != reader.index.original_hash:
         raise CorruptArchiveError("the restored file does not have the hash of the original")
     return digest
-
-
-def references_of(reader: FrameReader) -> References:
-    """Return what resolves the references of an archive's frames; share it between calls of `decode_frame`."""
-    references = References(reader, lambda number: decode_frame(reader, number, references))
-    return references
-
-
-def decode_frame(reader: FrameReader, number: int, references: References | None = None) -> memoryview:
-    """Return the original bytes of one frame, checked at every step."""
-    header = reader.frames[number].header
-    try:
-        block = _block(header, reader.read_payload(number))
-        if header.references:
-            blocks.check_derived(block, header.original_size, sum(r.length for r in header.references))
-            source = (references or references_of(reader)).read(number)
-            data = blocks.decode_derived(block, header.original_size, source)
-        else:
-            data = blocks.decode(block, header.original_size)
-        if checksum(data) != header.original_checksum:
-            raise CorruptArchiveError("the decoded bytes have another checksum than the original's")
-    except CorruptChunkError as error:
-        raise CorruptArchiveError(str(error)) from error
-    except CodecError as error:
-        raise UnsupportedArchiveError(str(error)) from error
-    return data
-
-
-def _block(header: FrameHeader, payload: memoryview) -> blocks.Block:
-    streams = tuple(
-        blocks.Stream(
-            s.codec_id, s.original_size, payload[start : start + s.encoded_size], s.codec_param, s.library_version
-        )
-        for s, start in zip(header.streams, header.stream_starts(), strict=True)
-    )
-    return blocks.Block(header.transform_id, header.transform_param, streams)
 
 
 def damage_of(reader: ArchiveReader, number: int, reason: str) -> Damage:
@@ -238,34 +205,18 @@ def _names(segments: Sequence[Segment], extents: Sequence[Extent]) -> Iterator[s
             yield segment.views[0].name if segment.views else f"tensor at {segment.offset}"
 
 
-def _assemble(reader: ArchiveReader, window: range, frames: list[memoryview]) -> memoryview | None:
-    """Put the frames of a window in their places; None when one is missing."""
-    if len(frames) < len(window):
-        return None
-    headers = [reader.frames[number].header for number in window]
-    if len(headers) == 1:
-        return frames[0]
-    start = min(header.extents[0][0] for header in headers)
-    restored = memoryview(bytearray(_end(reader, window) - start))
-    for header, data in zip(headers, frames, strict=True):
-        for (offset, length), piece in zip(header.extents, _cut(header.extents, data), strict=True):
-            restored[offset - start : offset - start + length] = piece
-    return restored
-
-
-def _cut(extents: Iterable[Extent], data: memoryview) -> Iterator[memoryview]:
-    position = 0
-    for _, length in extents:
-        yield data[position : position + length]
-        position += length
-
-
-def _end(reader: ArchiveReader, window: range) -> int:
-    return max(sum(reader.frames[number].header.extents[-1]) for number in window)
+def _engine(reader: ArchiveReader, options: DecompressOptions) -> Engine:
+    return engine_for_decoding(options.device, reader, options.threads, options.max_memory)
 
 
 def _result(
-    reader: ArchiveReader, source: str, output: str, started: float, asked: str, damage: tuple[Damage, ...] = ()
+    reader: ArchiveReader,
+    source: str,
+    output: str,
+    started: float,
+    device: str,
+    stages: Stages,
+    damage: tuple[Damage, ...] = (),
 ) -> DecompressResult:
     return DecompressResult(
         source,
@@ -274,7 +225,8 @@ def _result(
         reader.size,
         reader.index.original_size,
         time.perf_counter() - started,
-        device.resolve(asked),
+        device,
         reader.index.original_hash.hex(),
         damage,
+        stages.report(),
     )

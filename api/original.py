@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from nvckpt.decompression import damage_of, decode_frame, references_of
+from nvckpt.decompression import damage_of
 from nvckpt.formats.byte_source import ByteSource
 from nvckpt.formats.container import ArchiveReader
 from nvckpt.formats.errors import FormatError, MalformedCheckpointError
+from nvckpt.frames import decode_frame, references_of
 from nvckpt.pipeline import thread_count
 from nvckpt.plan import WINDOW
 

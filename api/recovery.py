@@ -8,7 +8,7 @@ from typing import NoReturn, Protocol
 
 from nvckpt import decompression, files
 from nvckpt.codecs import device
-from nvckpt.decompression import DecompressOptions, Progress, decode_frame, references_of
+from nvckpt.decompression import DecompressOptions, Progress
 from nvckpt.errors import InvalidRequestError
 from nvckpt.formats.atomic import AtomicFile
 from nvckpt.formats.byte_source import ByteSource, FileBytes
@@ -19,6 +19,7 @@ from nvckpt.formats.opaque import SAFETENSORS
 from nvckpt.formats.recovery import Remains, ends_as_archive, find_remains
 from nvckpt.formats.segments import Segment
 from nvckpt.formats.sniff import read_source
+from nvckpt.frames import decode_frame, references_of
 from nvckpt.pipeline import ordered_map, thread_count
 from nvckpt.results import Damage, DecompressResult, RescueResult, touched
 

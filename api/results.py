@@ -7,6 +7,7 @@ from nvckpt.codecs import registry
 from nvckpt.files import show
 from nvckpt.formats.index import Index
 from nvckpt.formats.segments import Segment
+from nvckpt.stages import Stage
 
 STRUCTURE = "structure"
 """The row for opaque bytes: headers, padding, pickles, JSON."""
@@ -45,6 +46,7 @@ class CompressResult:
     verified: bool
     groups: tuple[GroupSize, ...]
     warnings: tuple[str, ...] = ()
+    stages: tuple[Stage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class DecompressResult:
     device: str
     hash: str
     damage: tuple[Damage, ...] = ()
+    stages: tuple[Stage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

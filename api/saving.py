@@ -12,8 +12,10 @@ from typing import Any, Protocol
 
 from nvckpt import files
 from nvckpt.background import Saving, run
-from nvckpt.codecs import device, registry
-from nvckpt.compression import CompressOptions, verify_written, write_archive
+from nvckpt.codecs import registry
+from nvckpt.codecs.blocks import Choice
+from nvckpt.compression import CompressOptions, Work, verify_written, write_archive
+from nvckpt.engines import engine_for_encoding
 from nvckpt.errors import NotARegularFileError
 from nvckpt.formats.atomic import AtomicFile, OutputFile
 from nvckpt.formats.byte_source import ByteSource
@@ -107,14 +109,17 @@ def _write(make: Callable[[], ByteSource], target: Path | Writable, options: Com
     started = time.perf_counter()
     original = make()
     source = read_source(original)
+    choice = Choice(options.codec, options.level)
+    engine = engine_for_encoding(options.device, source.size, choice, options.threads, options.max_memory)
+    work = Work(None)
     if not isinstance(target, Path):
-        index, size = write_archive(original, source, _Stream(target), options, None)
+        index, size = write_archive(original, source, _Stream(target), engine, options, work)
     else:
         with files.open_output(target) as file:
-            index, size = write_archive(original, source, file, options, None)
+            index, size = write_archive(original, source, file, engine, options, work)
             if isinstance(file, AtomicFile):
-                if options.verify:
-                    verify_written(file, index, options.threads)
+                if options.verify and engine.device == "cpu":
+                    verify_written(file, index, options, work.stages)
                 file.commit(None, overwrite=True)
     return CompressResult(
         "",
@@ -123,7 +128,7 @@ def _write(make: Callable[[], ByteSource], target: Path | Writable, options: Com
         source.size,
         size,
         time.perf_counter() - started,
-        device.resolve(options.device),
+        engine.device,
         options.codec,
         index.original_hash.hex(),
         options.verify,

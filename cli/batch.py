@@ -16,6 +16,7 @@ from nvckpt.files import show
 if TYPE_CHECKING:
     from nvckpt.outputs import Job
     from nvckpt.results import GroupSize
+    from nvckpt.stages import Stage
     from nvckpt.trees import Finds, Found
 
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class Outcome:
     """What one input gave, as data: it may come from another process.
 
-    `entry` is its JSON; `head`, the table of `groups` and `tail` are for people, in this order.
+    `entry` is its JSON; `head`, the table of `groups`, `tail` and, with -v, `stages` are for people, in this order.
     """
 
     entry: dict[str, Any]
@@ -33,6 +34,7 @@ class Outcome:
     notes: Sequence[str] = ()
     warnings: Sequence[str] = ()
     errors: Sequence[str] = ()
+    stages: "Sequence[Stage]" = ()
 
 
 Work = Callable[["Job", Report | None], Outcome]
@@ -47,7 +49,6 @@ class Conduct:
     is_batch: bool = False
     tables: bool = True
     workers: int = 1
-    one_gpu: bool = False
     progress: bool | None = None
     found: "Finds" = field(kw_only=True)
 
@@ -94,9 +95,7 @@ def _in_workers(jobs: "Sequence[Job]", work: Work, talk: Talk, conduct: Conduct)
     first_of_last = len(jobs) - last
     with overall(talk, conduct.progress, len(jobs)) as step:
         for start, part in ((0, jobs[:first_of_last]), (first_of_last, jobs[first_of_last:])):
-            for number, outcome in batch.run(
-                part, lambda job: _attempt(job, work, None), conduct.workers, one_gpu=conduct.one_gpu
-            ):
+            for number, outcome in batch.run(part, lambda job: _attempt(job, work, None), conduct.workers):
                 step()
                 yield start + number, _lost(part[number], outcome) if isinstance(outcome, batch.Lost) else outcome
 
@@ -139,6 +138,8 @@ def _say(outcome: Outcome, talk: Talk, conduct: Conduct) -> None:
         talk.table(report.group_table(outcome.groups, outcome.entry["bytes_in"], outcome.entry["bytes_out"]))
     if outcome.tail and not talk.quiet:
         talk.line(outcome.tail)
+    if outcome.stages and talk.verbose:
+        talk.table(report.stage_table(outcome.stages, outcome.entry["seconds"]))
 
 
 def skipped(source: str, reason: str, sentence: str) -> Outcome:

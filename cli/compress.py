@@ -54,7 +54,7 @@ def compress(
         files_and_places = (files, recursive, include, exclude, skip_existing, *places, force, keep)
         return decompress(*files_and_places, True, False, device, threads, jobs, max_memory, "", *words)
     from nvckpt.cli.request import Request
-    from nvckpt.codecs.device import resolve
+    from nvckpt.codecs.device import started
     from nvckpt.codecs.registry import parse_level
     from nvckpt.compression import CompressOptions, default_output
     from nvckpt.limits import parse_size, share_memory
@@ -76,8 +76,7 @@ def compress(
         "compress",
         is_batch := recursive or len(files) > 1,
         tables=not is_batch or bool(verbose),
-        workers=jobs,
-        one_gpu=resolve(device) != "cpu",
+        workers=1 if started() else jobs,
         progress=progress,
         found=found,
     )
@@ -114,4 +113,6 @@ def _compress(
     result = run(job.source, job.output, chosen, bar)
     warnings = [f"{show(job.source)}: {warning}" for warning in result.warnings[:most]]
     line = report.compress_line(result, with_sizes)
-    return Outcome(report.compress_json(result), groups=result.groups, tail=line, warnings=warnings)
+    return Outcome(
+        report.compress_json(result), groups=result.groups, tail=line, warnings=warnings, stages=result.stages
+    )

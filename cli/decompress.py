@@ -54,7 +54,7 @@ def decompress(
         words = (quiet, verbose, json, jsonl, progress)
         return verify(files, recursive, include, exclude, device, threads, jobs, max_memory, *words)
     from nvckpt.cli.request import Request
-    from nvckpt.codecs.device import resolve
+    from nvckpt.codecs.device import started
     from nvckpt.decompression import DecompressOptions, default_output
     from nvckpt.files import SUFFIX
     from nvckpt.limits import parse_size, share_memory
@@ -74,8 +74,7 @@ def decompress(
         "decompress",
         recursive or len(files) > 1,
         # Outputs that are joined come in the order of their inputs.
-        workers=1 if request.uses_stdout else jobs,
-        one_gpu=resolve(device) != "cpu",
+        workers=1 if request.uses_stdout or started() else jobs,
         progress=progress,
         found=found,
     )
@@ -95,4 +94,4 @@ def _decompress_one(request: "Request", job: "Job", chosen: "DecompressOptions",
         return batch.skipped(job.source, "exists", f"{show(job.output)} exists")
     request.places.make(job)
     result = run(job.source, job.output, chosen, bar)
-    return Outcome(report.decompress_json(result), tail=report.decompress_line(result))
+    return Outcome(report.decompress_json(result), tail=report.decompress_line(result), stages=result.stages)

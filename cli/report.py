@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from nvckpt.results import CompressResult, DecompressResult, GroupSize, Listing, TensorInfo
+    from nvckpt.stages import Stage
 
 
 def size(count: int) -> str:
@@ -153,8 +154,35 @@ def compress_json(result: "CompressResult") -> dict[str, Any]:
         "verified": result.verified,
         "groups": _groups_json(result.groups),
         "warnings": list(result.warnings),
+        **stages_json(result.stages),
         "error": None,
     }
+
+
+def stages_json(stages: "Iterable[Stage]") -> dict[str, Any]:
+    """Return what an operation spent its time on, and which stage held up the others."""
+    from nvckpt.stages import bottleneck
+
+    found = tuple(stages)
+    slowest = bottleneck(found)
+    return {
+        "stages": [{"name": s.name, "bytes": s.bytes, "seconds": round(s.seconds, 6)} for s in found],
+        "bottleneck": slowest.name if slowest else None,
+    }
+
+
+def stage_table(stages: "Sequence[Stage]", seconds: float) -> "Table":
+    """Return the table of `-v`: how long each stage was busy while all of it took `seconds`."""
+    from nvckpt.stages import bottleneck
+
+    slowest = bottleneck(stages)
+    title = f"stages overlap; {slowest.name} is the bottleneck" if slowest else "nothing was done"
+    made = table(("stage", "bytes", "busy s", "of the time", "MB/s"), title=title)
+    for stage in stages:
+        share = f"{100 * stage.seconds / seconds:.0f} %" if seconds else "-"
+        speed = rate(stage.bytes, stage.seconds).removesuffix(" MB/s")
+        made.add_row(stage.name, size(stage.bytes), f"{stage.seconds:.3f}", share, speed)
+    return made
 
 
 def decompress_json(result: "DecompressResult") -> dict[str, Any]:
@@ -175,6 +203,7 @@ def decompress_json(result: "DecompressResult") -> dict[str, Any]:
         "seconds": round(result.seconds, 6),
         "device": result.device,
         "xxh3_128": result.hash,
+        **stages_json(result.stages),
         "damage": [{**asdict(damage), "names": json_names(damage.names)} for damage in result.damage],
         "error": error,
     }

@@ -30,7 +30,7 @@ def verify(
 ) -> Exit:
     """Decode archives without writing anything, and name what is damaged; -v names every tensor."""
     from nvckpt.cli.request import Request
-    from nvckpt.codecs.device import resolve
+    from nvckpt.codecs.device import started
     from nvckpt.decompression import DecompressOptions
     from nvckpt.decompression import verify as run
     from nvckpt.files import SUFFIX
@@ -41,14 +41,15 @@ def verify(
     chosen = DecompressOptions(device, share_threads(threads, jobs), max_memory=memory)
     talk = Talk.checked(quiet, verbose, json, jsonl)
     found = Request(files, recursive, include, exclude).find(lambda path: path.endswith(SUFFIX))
-    one_gpu = resolve(device) != "cpu"
     conduct = batch.Conduct(
-        "verify", recursive or len(files) > 1, workers=jobs, one_gpu=one_gpu, progress=progress, found=found
+        "verify", recursive or len(files) > 1, workers=1 if started() else jobs, progress=progress, found=found
     )
 
     def one(job: "Job", bar: Report | None) -> Outcome:
         result = run(job.source, chosen, bar)
         errors = [f"{show(job.source)}: {damage.sentence(None if verbose else 3)}" for damage in result.damage]
-        return Outcome(report.decompress_json(result), tail=report.decompress_line(result), errors=errors)
+        return Outcome(
+            report.decompress_json(result), tail=report.decompress_line(result), errors=errors, stages=result.stages
+        )
 
     return batch.run(batch.inputs(found.files), one, talk, conduct)

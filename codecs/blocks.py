@@ -45,8 +45,7 @@ class Choice:
 
     def __post_init__(self) -> None:
         """Fail early, with the registry's sentences, on a codec or level that cannot be."""
-        if self.codec != registry.AUTO:
-            registry.by_name(self.codec)
+        registry.check_name(self.codec)
         registry.check_level(self.codec, self.level)
         registry.check_chunk(self.codec, self.chunk)
 
@@ -89,31 +88,48 @@ class Block:
         return sum(len(s.data) for s in self.streams)
 
 
-def encode(data: Buffer, content: Content, choice: Choice) -> Block:
-    """Code one block of at least one byte; the result is never larger than storing it."""
+def encode(data: Buffer, content: Content, choice: Choice, by_float: Block | None = None) -> Block:
+    """Code one block of at least one byte; the result is never larger than storing it.
+
+    `by_float` is the block as `float` codes it, where another implementation has done that already.
+    """
     attempts = [_stored(data)]
-    by_float = choice.codec == "float" or (choice.codec == registry.AUTO and content.is_float)
-    if by_float:
+    if coded_by_float(content, choice):
         narrowed = _narrowed_block(data, content, choice) if choice.codec == registry.AUTO else None
-        attempts.append(narrowed or _float_block(data, content, choice.level))
-    if choice.codec not in ("store", "float") and (
-        not by_float or _standard_may_win(data, content, attempts[-1], choice)
-    ):
+        attempts.append(narrowed or by_float or _float_block(data, content, choice.level))
+        sampled = sample(memoryview(data).cast("B"))
+        if standard_may_win(sampled, len(data), content, attempts[-1].encoded_size, choice):
+            attempts.append(_standard_block(data, content, choice))
+    elif choice.codec != "store":
         attempts.append(_standard_block(data, content, choice))
     return min(attempts, key=lambda block: block.encoded_size)
 
 
-def _standard_may_win(data: Buffer, content: Content, by_float: Block, choice: Choice) -> bool:
-    """Tell whether zstd's planes are worth a try after `float`.
+def coded_by_float(content: Content, choice: Choice) -> bool:
+    """Tell whether `float` codes such a block."""
+    return choice.codec == "float" or (choice.codec == registry.AUTO and content.is_float)
+
+
+def standard_may_win(sampled: memoryview, size: int, content: Content, by_float: int, choice: Choice) -> bool:
+    """Tell from the `sample` of a block of `size` bytes whether zstd's planes are worth a try after `float`.
 
     They are for little data, which does not repay a float stream's tables and states, and where a sample
     shows what `float` does not look for: repeats, and low bits that are zero, as in FP32 that holds FP16.
+    `by_float` is what `float` made of the whole block, in bytes.
     """
-    if len(data) <= _SMALL_FLOATS or choice.level == "max":
+    if choice.codec != registry.AUTO:
+        return False
+    if size <= _SMALL_FLOATS or choice.level == "max":
         return True
-    sample = _sample(memoryview(data).cast("B"))
-    share = _standard_block(sample, content, Choice(registry.AUTO, "fast")).encoded_size / len(sample)
-    return share < _CLEARLY * by_float.encoded_size / len(data)
+    share = _standard_block(sampled, content, Choice(registry.AUTO, "fast")).encoded_size / len(sampled)
+    return share < _CLEARLY * by_float / size
+
+
+def others_may_win(sampled: memoryview, size: int, content: Content, by_float: int, choice: Choice) -> bool:
+    """Tell from the `sample` of a block whether `encode` may choose anything but `float` for it."""
+    if choice.codec == registry.AUTO and _narrowed_block(sampled, Content(content.word, content.kind), choice):
+        return True
+    return standard_may_win(sampled, size, content, by_float, choice)
 
 
 def _narrowed_block(data: Buffer, content: Content, choice: Choice) -> Block | None:
@@ -147,9 +163,9 @@ def encode_derived(data: Buffer, origin: Origin, references: Buffer, content: Co
     if stream is None:
         return None
     if len(stream) > _SMALL_STREAM:
-        sample = _sample(memoryview(data).cast("B"))
-        alone = encode(sample, Content(content.word, content.kind), choice).encoded_size
-        if alone * len(data) < len(stream) * len(sample):
+        sampled = sample(memoryview(data).cast("B"))
+        alone = encode(sampled, Content(content.word, content.kind), choice).encoded_size
+        if alone * len(data) < len(stream) * len(sampled):
             return None
     return Block(NO_TRANSFORM, 0, (Stream(origin.codec_id, len(data), stream, origin.param),))
 
@@ -161,7 +177,7 @@ def check_derived(block: Block, original_size: int, reference_size: int) -> None
     """
     if any(stream.codec_id not in registry.DERIVED for stream in block.streams):
         raise UnknownCodecError("needs bytes from elsewhere, which this nvckpt cannot use: install a newer one")
-    if [s.original_size for s in block.streams] != _stream_sizes(block, original_size) or len(block.streams) > 1:
+    if [s.original_size for s in block.streams] != stream_sizes(block, original_size) or len(block.streams) > 1:
         raise CorruptChunkError("the streams do not fit the transform")
     stream = block.streams[0]
     if stream.library_version:
@@ -183,7 +199,7 @@ def decode(block: Block, original_size: int) -> memoryview:
     CorruptChunkError for streams that contradict the transform or themselves; UnknownCodecError and
     CodecUnavailableError for ids that cannot be decoded here.
     """
-    if [s.original_size for s in block.streams] != _stream_sizes(block, original_size):
+    if [s.original_size for s in block.streams] != stream_sizes(block, original_size):
         raise CorruptChunkError("the streams do not fit the transform")
     for stream in block.streams:
         codec = registry.by_id(stream.codec_id)
@@ -201,8 +217,8 @@ def decode(block: Block, original_size: int) -> memoryview:
     return out
 
 
-def _stream_sizes(block: Block, original_size: int) -> list[int]:
-    """What the transform says the streams' original sizes must be."""
+def stream_sizes(block: Block, original_size: int) -> list[int]:
+    """What the transform says the streams' original sizes must be; CorruptChunkError if it is not defined so."""
     word = block.transform_param
     if block.transform_id == NO_TRANSFORM and word == 0:
         return [original_size]
@@ -235,10 +251,14 @@ def _best_stream(data: Buffer, attempts: Attempts) -> Stream:
 
 
 def _plane_stream(plane: memoryview, attempts: Attempts) -> Stream:
-    sample = _sample(plane)
-    if _sample_size([sample]) > _WORTH * len(sample):
+    if not worth_coding(sample(plane)):
         return Stream(0, len(plane), plane)
     return _best_stream(plane, attempts)
+
+
+def worth_coding(sampled: memoryview) -> bool:
+    """Tell from the `sample` of a plane whether coding it saves enough to be decoded for."""
+    return _sample_size([sampled]) <= _WORTH * len(sampled)
 
 
 def _plane_attempts(choice: Choice) -> Attempts:
@@ -276,10 +296,10 @@ def _transform(data: Buffer, content: Content, choice: Choice) -> tuple[int, int
     candidates = _candidates(len(data), content) if choice.codec == registry.AUTO else []
     if not candidates:
         return NO_TRANSFORM, 0
-    sample = _sample(memoryview(data).cast("B"))
-    best, best_size = (NO_TRANSFORM, 0), _WORTH_PLANES * _sample_size([sample])
+    sampled = sample(memoryview(data).cast("B"))
+    best, best_size = (NO_TRANSFORM, 0), _WORTH_PLANES * _sample_size([sampled])
     for transform, word in candidates:
-        size = _sample_size(planes.split(sample, word, transform == FLOAT_PLANES))
+        size = _sample_size(planes.split(sampled, word, transform == FLOAT_PLANES))
         if size < best_size:
             best, best_size = (transform, word), size
     return best
@@ -293,12 +313,18 @@ def _candidates(size: int, content: Content) -> list[tuple[int, int]]:
     return [(FLOAT_PLANES, 2), (FLOAT_PLANES, 4), (BYTE_PLANES, 2), (BYTE_PLANES, 4), (BYTE_PLANES, 8)]
 
 
-def _sample(data: memoryview) -> memoryview:
+def sample(data: memoryview) -> memoryview:
     """A few evenly spread pieces; their places depend on the length alone."""
-    if len(data) <= _SAMPLE_PIECE * _SAMPLE_PIECES:
-        return data
-    step = (len(data) - _SAMPLE_PIECE) // (_SAMPLE_PIECES - 1) // 8 * 8
-    return memoryview(b"".join(data[i * step : i * step + _SAMPLE_PIECE] for i in range(_SAMPLE_PIECES)))
+    ranges = sample_ranges(len(data))
+    return data if len(ranges) == 1 else memoryview(b"".join(data[start : start + size] for start, size in ranges))
+
+
+def sample_ranges(size: int) -> list[tuple[int, int]]:
+    """Where the pieces of a sample of `size` bytes begin, and how long they are."""
+    if size <= _SAMPLE_PIECE * _SAMPLE_PIECES:
+        return [(0, size)]
+    step = (size - _SAMPLE_PIECE) // (_SAMPLE_PIECES - 1) // 8 * 8
+    return [(i * step, _SAMPLE_PIECE) for i in range(_SAMPLE_PIECES)]
 
 
 def _sample_size(parts: Iterable[Buffer]) -> int:

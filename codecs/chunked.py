@@ -6,6 +6,7 @@ mode reads and writes in a batch, and what a CPU library decodes chunk by chunk.
 
 import struct
 from abc import abstractmethod
+from collections.abc import Sequence
 from copy import copy
 from itertools import accumulate
 from operator import add
@@ -59,8 +60,8 @@ class ChunkedCodec(Codec):
             encoded = self.encode_chunk(original, level)
             chunks.append(encoded if len(encoded) < len(original) else original)
         sizes = [len(c) for c in chunks]
-        parts: list[Buffer] = [_HEAD.pack(self.chunk_size, len(chunks)), struct.pack(f"<{len(sizes)}I", *sizes)]
-        for before, chunk in zip([_HEAD.size + 4 * len(sizes), *sizes], chunks, strict=False):
+        parts: list[Buffer] = [pack_table(self.chunk_size, sizes)]
+        for before, chunk in zip([0, *sizes], chunks, strict=False):
             parts += [bytes(align(before) - before), chunk]
         return b"".join(parts)
 
@@ -83,7 +84,7 @@ class ChunkedCodec(Codec):
 
     def _read_table(self, stream: memoryview, original_size: int) -> tuple[int, list[int], list[int]]:
         """Chunk size, starts and encoded sizes, all believable."""
-        chunk_size, starts, sizes = _parse_table(stream, original_size)
+        chunk_size, starts, sizes = parse_table(stream, original_size)
         for i, size in enumerate(sizes):
             original = min(chunk_size, original_size - i * chunk_size)
             if size > original or original > size * self.max_expansion:
@@ -102,7 +103,13 @@ class ChunkedCodec(Codec):
         return decoded
 
 
-def _parse_table(stream: memoryview, original_size: int) -> tuple[int, list[int], list[int]]:
+def pack_table(chunk_size: int, sizes: Sequence[int]) -> bytes:
+    """Return the table before the chunks, padded to where the first one begins."""
+    table = _HEAD.pack(chunk_size, len(sizes)) + struct.pack(f"<{len(sizes)}I", *sizes)
+    return table.ljust(align(len(table)), b"\0")
+
+
+def parse_table(stream: memoryview, original_size: int) -> tuple[int, list[int], list[int]]:
     """Chunk size, starts and encoded sizes; CorruptChunkError unless they account for the stream exactly."""
     if len(stream) < _HEAD.size:
         raise CorruptChunkError("the chunk table is cut short")

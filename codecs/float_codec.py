@@ -21,6 +21,14 @@ def _implementation() -> ModuleType:
     return float_reference
 
 
+def spec_of(size: int, content: Content) -> FloatSpec:
+    """Return what a stream of `size` bytes of such content is told to hold."""
+    kind = "bytes" if content.kind == "fp8" else content.kind
+    word = content.word if content.word in WORDS else 1
+    words = size // word
+    return FloatSpec(word, kind, content.matrices or (((words, 0),) if words else ()))
+
+
 class Float(Codec):
     """Codec id 32; one stream a block, no chunks of standard streams."""
 
@@ -35,11 +43,7 @@ class Float(Codec):
         """Code a block of at most 256 MiB whose words and matrices are known."""
         if len(data) > MAX_SIZE:
             raise ValueError("a float stream holds at most 256 MiB")
-        kind = "bytes" if content.kind == "fp8" else content.kind
-        word = content.word if content.word in WORDS else 1
-        words = len(data) // word
-        matrices = content.matrices or (((words, 0),) if words else ())
-        stream: bytes = _implementation().encode(data, FloatSpec(word, kind, matrices), level)
+        stream: bytes = _implementation().encode(data, spec_of(len(data), content), level)
         return stream
 
     def check(self, stream: memoryview, size: int) -> None:

@@ -21,16 +21,17 @@ __all__ = ["available", "check", "decode", "encode", "max_encoded_size"]
 _OLDEST = 70
 
 
-def available() -> str | None:
-    """None where the codec works on a GPU, else the reason in a clause."""
+def available(number: int = 0) -> str | None:
+    """None where the codec works on GPU `number`, else the reason in a clause."""
     try:
         import cupy
     except ImportError:
         return "CuPy is not installed (pip install 'nvckpt[cu12]' or 'nvckpt[cu13]')"
     try:
-        if not cupy.cuda.runtime.getDeviceCount():
-            return "no NVIDIA GPU was found"
-        capability = int(cupy.cuda.Device().compute_capability)
+        count = cupy.cuda.runtime.getDeviceCount()
+        if number >= count:
+            return f"there are {count} NVIDIA GPUs, numbered from 0" if count else "no NVIDIA GPU was found"
+        capability = int(cupy.cuda.Device(number).compute_capability)
     except Exception as problem:  # noqa: BLE001 - a broken driver fails in many ways, and all mean: no GPU
         return f"no NVIDIA GPU or driver was found ({problem})"
     return None if capability >= _OLDEST else f"the GPU's compute capability is {capability}, below {_OLDEST}"

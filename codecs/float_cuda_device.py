@@ -100,6 +100,10 @@ class CupyDevice:
         kind = np.dtype(dtype)
         return host[: len(host) // kind.itemsize * kind.itemsize].view(kind)
 
+    def synchronize(self) -> None:
+        """Wait for everything launched on the current stream."""
+        self._cupy.cuda.get_current_stream().synchronize()
+
     def address(self, memory: Any) -> int:
         """Return the device address."""
         return int(memory.data.ptr)

@@ -2,6 +2,7 @@
 
 from typing import get_args
 
+from nvckpt.codecs import device, nvcomp
 from nvckpt.codecs.base import Codec
 from nvckpt.codecs.chunked import MAX_CHUNK_SIZE, ChunkedCodec
 from nvckpt.codecs.errors import (
@@ -25,6 +26,7 @@ FLOAT = Float()
 CPU_CODECS: tuple[Codec, ...] = (STORE, Zstd(), Lz4(), Snappy(), Deflate(), Gzip(), FLOAT)
 NARROWED = Narrowed(FLOAT)
 """Chosen by `auto` where the words hold narrower ones, never by name."""
+CPU_NAMES = tuple(codec.name for codec in CPU_CODECS)
 COPY, ROUNDED, REMAINDER = 48, 49, 50
 DERIVED = {COPY: "copy", ROUNDED: "rounded", REMAINDER: "remainder"}
 """Streams that need other bytes of the original, see `derived`; chosen by the tool, never by name."""
@@ -52,19 +54,31 @@ def names() -> list[str]:
 
 def unavailable(name: str) -> str | None:
     """Why a known codec cannot run here, with the remedy; None when it can."""
-    if name in GPU_ONLY.values():
-        return "needs an NVIDIA GPU and nvCOMP, which this version does not drive yet; use auto or zstd"
-    return None
+    if name not in GPU_ONLY.values():
+        return None
+    problem = device.cuda_problem()
+    if problem is None and nvcomp.installed() is None:
+        problem = "nvCOMP is not installed (pip install 'nvckpt[cu12]' or 'nvckpt[cu13]')"
+    return f"needs an NVIDIA GPU and nvCOMP, and {problem}; use auto or zstd" if problem else None
 
 
-def by_name(name: str) -> Codec:
-    """The codec; UnknownNameError lists the known ones, CodecUnavailableError names the remedy."""
-    if name in _BY_NAME:
-        return _BY_NAME[name]
+def check_name(name: str) -> None:
+    """UnknownNameError for a name that is no codec, CodecUnavailableError for one that cannot run here."""
+    if name == AUTO or name in _BY_NAME:
+        return
+    if name not in GPU_ONLY.values():
+        raise UnknownNameError(f"unknown codec '{name}': choose one of {', '.join(names())}")
     reason = unavailable(name)
     if reason:
         raise CodecUnavailableError(f"codec '{name}' {reason}")
-    raise UnknownNameError(f"unknown codec '{name}': choose one of {', '.join(names())}")
+
+
+def by_name(name: str) -> Codec:
+    """The codec of the CPU; the errors of `check_name`, and CodecUnavailableError for one that only a GPU runs."""
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    check_name(name)
+    raise CodecUnavailableError(f"codec '{name}' runs on an NVIDIA GPU alone: use --device cuda or auto")
 
 
 def by_id(codec_id: int) -> Codec:
@@ -73,7 +87,7 @@ def by_id(codec_id: int) -> Codec:
         return _BY_ID[codec_id]
     if codec_id in GPU_ONLY:
         raise CodecUnavailableError(
-            f"this part was written with '{GPU_ONLY[codec_id]}', which needs an NVIDIA GPU and a later version"
+            f"this part was written with '{GPU_ONLY[codec_id]}', which only an NVIDIA GPU with nvCOMP decodes"
         )
     if codec_id in DERIVED:
         raise CorruptChunkError(f"a {DERIVED[codec_id]} stream stands where nothing is referred to")

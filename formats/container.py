@@ -150,7 +150,7 @@ class ArchiveReader:
     """
 
     def __init__(self, data: ByteSource) -> None:
-        self._data = data
+        self.data = data
         self.size = data.size
         check_header(data.read_at(0, min(HEADER_SIZE, data.size)))
         if data.size < HEADER_SIZE + FOOTER_SIZE:
@@ -172,36 +172,51 @@ class ArchiveReader:
         """Which frames restore the ranges that others refer to; made when first asked for."""
         return ReferenceMap(self.frames)
 
+    def start_of(self, number: int) -> int:
+        """Return where the padding before a frame begins: the end of what is before it in the file."""
+        return self.frames[number - 1].end if number else HEADER_SIZE
+
     def read_payload(self, number: int) -> memoryview:
         """Return a frame's payload after checking its header, the padding before it, and its checksum."""
-        frame = self.frames[number]
-        before = self.frames[number - 1].end if number else HEADER_SIZE
+        start = self.start_of(number)
         try:
-            data = memoryview(self._data.read_at(before, frame.end - before))
+            data = memoryview(self.data.read_at(start, self.frames[number].end - start))
         except MalformedCheckpointError as error:
-            raise TruncatedArchiveError("the archive ended early while it was read") from error
-        start = frame.offset - before
-        payload = data[start + len(frame.packed) :]
-        if any(data[:start]) or data[start : start + len(frame.packed)] != frame.packed:
+            raise _ended_early() from error
+        return self.check_payload(number, data, start)
+
+    def check_payload(self, number: int, data: memoryview, origin: int) -> memoryview:
+        """Return a frame's payload out of `data`, bytes of the archive from `origin` on, after the same checks."""
+        frame = self.frames[number]
+        start, end = self.start_of(number) - origin, frame.end - origin
+        if end > len(data):
+            raise _ended_early()
+        at = frame.offset - origin
+        payload = data[at + len(frame.packed) : end]
+        if any(data[start:at]) or data[at : at + len(frame.packed)] != frame.packed:
             raise CorruptArchiveError("a frame header is damaged")
         if checksum(payload) != frame.header.payload_checksum:
             raise CorruptArchiveError("compressed bytes are damaged")
-        end = 0
-        for stream, start in zip(frame.header.streams, frame.header.stream_starts(), strict=True):
-            if any(payload[end:start]):
+        position = 0
+        for stream, begin in zip(frame.header.streams, frame.header.stream_starts(), strict=True):
+            if any(payload[position:begin]):
                 raise CorruptArchiveError("the padding between streams is not zero")
-            end = start + stream.encoded_size
+            position = begin + stream.encoded_size
         return payload
 
     def check_tail(self) -> None:
         """Check the padding between the last frame and the index."""
         end = self.frames[-1].end if self.frames else HEADER_SIZE
-        if any(self._data.read_at(end, self._end_of_frames - end)):
+        if any(self.data.read_at(end, self._end_of_frames - end)):
             raise CorruptArchiveError("the padding before the index is damaged")
 
     def windows(self) -> list[range]:
         """Return the frame numbers of each window, in order."""
         return list(_windows(self.index))
+
+
+def _ended_early() -> TruncatedArchiveError:
+    return TruncatedArchiveError("the archive ended early while it was read")
 
 
 def read_index(data: ByteSource, footer: Footer, offset: int) -> bytes:

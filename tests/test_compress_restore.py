@@ -19,6 +19,7 @@ from nvckpt.codecs import blocks, registry
 from nvckpt.codecs.content import Content
 from nvckpt.compression import CompressOptions
 from nvckpt.decompression import DecompressOptions, decode_all
+from nvckpt.engines import CpuEngine
 from nvckpt.errors import (
     InvalidRequestError,
     NotARegularFileError,
@@ -251,8 +252,8 @@ def test_any_bytes_with_any_segments_come_back(data, tensors, window, codec):
         patch.setattr(plan, "WINDOW", window)
         patch.setattr(plan, "_INLINE", 64)
         patch.setattr(plan, "_OWN_BLOCK", 512)
-        index, size = compression._write_archive(
-            MemoryBytes(data), source, sink, CompressOptions(codec, threads=1), None
+        index, size = compression.write_archive(
+            MemoryBytes(data), source, sink, CpuEngine(1), CompressOptions(codec, threads=1), compression.Work(None)
         )
     archive = sink.getvalue()
     assert len(archive) == size
@@ -261,7 +262,7 @@ def test_any_bytes_with_any_segments_come_back(data, tensors, window, codec):
     class Out:
         write = restored.extend
 
-    assert decode_all(ArchiveReader(MemoryBytes(archive)), 1, Out()) == index.original_hash
+    assert decode_all(ArchiveReader(MemoryBytes(archive)), CpuEngine(1), Out()) == index.original_hash
     assert restored == data
 
 
@@ -333,7 +334,7 @@ def test_archive_that_does_not_verify_is_not_kept(damage, source, tmp_path, monk
         real(file, raw)
 
     if damage == "wrong bytes":
-        monkeypatch.setattr(compression, "_gather", lambda task: memoryview(task.window[:-1] + b"?"))
+        monkeypatch.setattr("nvckpt.engines._gather", lambda task: memoryview(task.window[:-1] + b"?"))
     else:
         monkeypatch.setattr(compression.AtomicFile, "write", write)
     with pytest.raises(VerificationError, match="not kept"):

@@ -14,7 +14,8 @@ from archives import Archive, Frame, Section, stored, varint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvckpt.decompression import decode_all, decode_frame
+from nvckpt.decompression import decode_all
+from nvckpt.engines import CpuEngine
 from nvckpt.formats import dtypes
 from nvckpt.formats.byte_source import MemoryBytes
 from nvckpt.formats.checksum import checksum
@@ -24,6 +25,7 @@ from nvckpt.formats.groups import GROUPS
 from nvckpt.formats.index import Description
 from nvckpt.formats.layout import FrameHeader, StreamRecord, parse_footer
 from nvckpt.formats.segments import Segment, View
+from nvckpt.frames import decode_frame
 
 MiB = 1 << 20
 GOLDEN = Path(__file__).parent / "golden"
@@ -49,7 +51,7 @@ def write(original: bytes, cuts: list[int], segments=(), source_format="opaque",
 
 
 def verify(archive: bytes) -> None:
-    decode_all(ArchiveReader(MemoryBytes(archive)), 1)
+    decode_all(ArchiveReader(MemoryBytes(archive)), CpuEngine(1))
 
 
 @given(
@@ -64,7 +66,7 @@ def test_written_archive_reads_back(original, cuts, source_format, writer):
     cuts = sorted(min(cut, len(original)) for cut in cuts)
     segments = [Segment(0, len(original))] if original else []
     reader = ArchiveReader(MemoryBytes(write(original, cuts, segments, source_format, writer)))
-    assert decode_all(reader, 1) == xxhash.xxh3_128_digest(original)
+    assert decode_all(reader, CpuEngine(1)) == xxhash.xxh3_128_digest(original)
     assert (reader.index.original_size, reader.index.source_format, reader.description.writer) == (
         len(original),
         source_format,
@@ -326,7 +328,7 @@ def test_window_of_exactly_the_limit_is_read():
     hashed = xxhash.xxh3_128_digest(bytes(size))
     archive = Archive(b"", [frame], original_size=size, original_hash=hashed).build()
     assert len(archive) < 64 << 10
-    assert decode_all(ArchiveReader(MemoryBytes(archive)), 1) == hashed
+    assert decode_all(ArchiveReader(MemoryBytes(archive)), CpuEngine(1)) == hashed
 
 
 def test_offsets_beyond_32_bits():
@@ -353,6 +355,6 @@ def test_offsets_beyond_32_bits():
 def test_flaw_in_the_description_costs_no_byte(name):
     """Decoding needs neither segments nor writer: only listing fails."""
     reader = ArchiveReader(MemoryBytes((GOLDEN / "fail" / f"{name}.nvckpt").read_bytes()))
-    assert decode_all(reader, 1) == reader.index.original_hash
+    assert decode_all(reader, CpuEngine(1)) == reader.index.original_hash
     with pytest.raises(CorruptArchiveError):
         _ = reader.description

@@ -12,10 +12,11 @@ from nvckpt import derivation, plan
 from nvckpt.codecs.registry import COPY, REMAINDER, ROUNDED
 from nvckpt.codecs.rounding import BF16, FP16, ROUNDINGS
 from nvckpt.compression import CompressOptions
-from nvckpt.decompression import DecompressOptions, decode_frame, references_of
+from nvckpt.decompression import DecompressOptions
 from nvckpt.formats.byte_source import MemoryBytes
 from nvckpt.formats.container import ArchiveReader
 from nvckpt.formats.sniff import read_source
+from nvckpt.frames import decode_frame, references_of
 
 RNG = np.random.default_rng(11)
 

@@ -6,11 +6,13 @@ from pathlib import Path
 import make_golden
 import pytest
 
-from nvckpt.decompression import decode_all, decode_frame
+from nvckpt.decompression import decode_all
+from nvckpt.engines import CpuEngine
 from nvckpt.formats import errors
 from nvckpt.formats.byte_source import MemoryBytes
 from nvckpt.formats.container import ArchiveReader
 from nvckpt.formats.errors import FormatError, UnsupportedArchiveError
+from nvckpt.frames import decode_frame
 
 DECODE = Path(__file__).parent / "golden" / "decode"
 FAIL = Path(__file__).parent / "golden" / "fail"
@@ -29,7 +31,7 @@ def restore(archive: bytes) -> bytes:
     """Decode everything and read the description, with every check there is."""
     out = Collected()
     reader = ArchiveReader(MemoryBytes(archive))
-    decode_all(reader, 1, out)
+    decode_all(reader, CpuEngine(1), out)
     assert reader.description is not None
     return bytes(out)
 

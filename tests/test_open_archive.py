@@ -11,9 +11,9 @@ from odd_states import fingerprint
 
 import nvckpt
 from nvckpt import original as original_module
-from nvckpt.decompression import decode_frame
 from nvckpt.formats.dtypes import BY_TORCH_NAME
 from nvckpt.formats.errors import NotAnArchiveError, UnsupportedArchiveError
+from nvckpt.frames import decode_frame
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

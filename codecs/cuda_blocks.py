@@ -1,0 +1,263 @@
+"""Blocks coded on a CUDA device, many in one call: what `blocks` does, on CuPy arrays.
+
+`auto`, `float` and `store` give the same streams as on the CPU. What a GPU does badly (little data, text, blocks that
+zstd's search shrinks more) is coded by the CPU meanwhile. All work goes to CuPy's current device and stream.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from nvckpt.codecs import blocks, cuda_planes, float_cuda, nvcomp, registry
+from nvckpt.codecs.base import Buffer
+from nvckpt.codecs.blocks import FLOAT_PLANES, NO_TRANSFORM, Block, Choice, Stream
+from nvckpt.codecs.chunked import align, pack_table, parse_table
+from nvckpt.codecs.content import Content
+from nvckpt.codecs.cuda_pieces import copy_pieces, differing, piece_table
+from nvckpt.codecs.errors import CorruptChunkError
+from nvckpt.codecs.float_codec import spec_of
+from nvckpt.codecs.float_cuda_device import CupyDevice
+
+HostBytes = Callable[[int], Buffer]
+"""Gives the bytes of a block by its number."""
+
+
+class OnHost(Protocol):
+    """Runs a function over items: `map`, or an executor's `map`."""
+
+    def __call__(self, work: Callable[[Any], Any], items: Iterable[Any], /) -> Iterable[Any]:
+        """Results in order."""
+
+
+def encode(
+    arrays: Sequence[Any],
+    contents: Sequence[Content],
+    choice: Choice,
+    host: HostBytes | None = None,
+    run: OnHost = map,
+) -> list[Block]:
+    """Code each CuPy array of bytes, of at least one byte and beginning at a multiple of 16, as a block.
+
+    The streams' data are CuPy arrays, or bytes of the host where the CPU coded the block. `host` saves fetching bytes
+    from the device where the host has them, too; `run` spreads the host's part over threads. Waits for the device.
+    """
+    numbers = range(len(arrays))
+    get = host or (lambda i: arrays[i].get().data)
+    routes = [_route(array, content, choice) for array, content in zip(arrays, contents, strict=True)]
+    results: dict[int, Block] = {}
+    floats = [i for i in numbers if routes[i] == "float"]
+    by_float = _by_float([arrays[i] for i in floats], [contents[i] for i in floats], choice)
+    samples = {} if host else _samples([arrays[i] for i in floats])
+
+    def settle(number: int) -> Block:
+        i, coded = floats[number], by_float[number]
+        if not host and not blocks.others_may_win(
+            samples[number], arrays[i].size, contents[i], coded.encoded_size, choice
+        ):
+            return coded if coded.encoded_size < arrays[i].size else _stored(arrays[i])
+        return blocks.encode(get(i), contents[i], choice, coded)
+
+    results |= zip(floats, run(settle, range(len(floats))), strict=True)
+    vendor = [i for i in numbers if routes[i] == "nvcomp"]
+    coded = _by_nvcomp([arrays[i] for i in vendor], [contents[i] for i in vendor], choice)
+    results |= zip(vendor, coded, strict=True)
+    rest = [i for i in numbers if routes[i] == "host"]
+    by_cpu = choice if choice.codec in (registry.AUTO, *registry.CPU_NAMES) else Choice("zstd")
+    results |= zip(rest, run(lambda i: blocks.encode(get(i), contents[i], by_cpu), rest), strict=True)
+    return [results[i] for i in numbers]
+
+
+def _route(array: Any, content: Content, choice: Choice) -> str:
+    if blocks.coded_by_float(content, choice):
+        return "float"
+    if choice.codec in nvcomp.FORMATS and array.size >= nvcomp.SMALLEST and bool(array.any()):
+        return "nvcomp"
+    return "host"
+
+
+def _stored(array: Any) -> Block:
+    return Block(NO_TRANSFORM, 0, (Stream(0, array.size, array),))
+
+
+def _by_float(arrays: Sequence[Any], contents: Sequence[Content], choice: Choice) -> list[Block]:
+    if not arrays:
+        return []
+    level = "default" if isinstance(choice.level, int) else choice.level
+    specs = [spec_of(array.size, content) for array, content in zip(arrays, contents, strict=True)]
+    buffer, offsets, sizes = float_cuda.encode(arrays, specs, level)
+    streams = [buffer[start : start + size] for start, size in zip(offsets.tolist(), sizes.tolist(), strict=True)]
+    return [
+        Block(NO_TRANSFORM, 0, (Stream(registry.FLOAT.id, array.size, stream),))
+        for array, stream in zip(arrays, streams, strict=True)
+    ]
+
+
+def _samples(arrays: Sequence[Any]) -> dict[int, memoryview]:
+    """Fetch what `blocks.sample` would take of each array, in one copy."""
+    device = CupyDevice()
+    ranges = [(int(a.data.ptr) + start, size) for a in arrays for start, size in blocks.sample_ranges(a.size)]
+    sizes = [size for _, size in ranges]
+    starts = np.cumsum([0, *sizes])
+    room = device.empty(int(starts[-1]))
+    base = device.address(room)
+    copy_pieces(device, piece_table([at for at, _ in ranges], (base + starts[:-1]).tolist(), sizes))
+    host = memoryview(room.get())
+    samples, position = {}, 0
+    for number, array in enumerate(arrays):
+        size = sum(length for _, length in blocks.sample_ranges(array.size))
+        samples[number] = host[position : position + size]
+        position += size
+    return samples
+
+
+def _by_nvcomp(arrays: Sequence[Any], contents: Sequence[Content], choice: Choice) -> list[Block]:
+    """Code with one of nvCOMP's formats: the standard ones in planes as on the CPU, its own ones as they are."""
+    if not arrays:
+        return []
+    form = nvcomp.FORMATS[choice.codec]
+    level = choice.level if isinstance(choice.level, str) else "default"
+    plans = [_planes(array, content, form) for array, content in zip(arrays, contents, strict=True)]
+    parts = [part for _, _, split in plans for part in split]
+    worth = [True] * len(parts) if form.own else [blocks.worth_coding(sampled) for sampled in _samples(parts).values()]
+    chosen = [i for i, part in enumerate(parts) if worth[i] and part.size >= nvcomp.SMALLEST]
+    # nvCOMP's own formats take a block as it is, so its parts are the blocks.
+    elements = [form.element(contents[i], parts[i].size) if form.own else 0 for i in chosen]
+    packed = _packed(nvcomp.encode([parts[i] for i in chosen], form.name, elements, level, choice.chunk or 0))
+    version = nvcomp.library_version() if form.own else 0
+    coded = {
+        i: Stream(form.id, parts[i].size, data, element, version)
+        for i, data, element in zip(chosen, packed, elements, strict=True)
+        if len(data) < parts[i].size
+    }
+    streams = iter([coded.get(i) or Stream(0, part.size, part) for i, part in enumerate(parts)])
+    found = [Block(t, word, tuple(next(streams) for _ in split)) for t, word, split in plans]
+    return [b if b.encoded_size < a.size else _stored(a) for b, a in zip(found, arrays, strict=True)]
+
+
+def _planes(array: Any, content: Content, form: nvcomp.NvcompFormat) -> tuple[int, int, list[Any]]:
+    if form.own or not content.is_float or content.word not in (2, 4, 8) or array.size < content.word:
+        return NO_TRANSFORM, 0, [array]
+    return FLOAT_PLANES, content.word, cuda_planes.split(array, content.word, True)
+
+
+def _packed(coded: Sequence[nvcomp.Coded]) -> list[Any]:
+    """Lay the chunks of every buffer behind their table (FORMAT.md 5.3), all in one launch."""
+    if not coded:
+        return []
+    device = CupyDevice()
+    tables = [pack_table(c.chunk, c.sizes.tolist()) for c in coded]
+    heads = device.upload(np.frombuffer(b"".join(tables), np.uint8))
+    sources: list[int] = []
+    targets: list[int] = []
+    sizes: list[int] = []
+    places: list[tuple[int, int]] = []
+    position, head = 0, device.address(heads)
+    for c, table in zip(coded, tables, strict=True):
+        starts = np.cumsum([len(table), *(-(-c.sizes[:-1] // 16) * 16).tolist()])
+        sources += [head, *c.addresses.tolist()]
+        targets += [position, *(position + starts).tolist()]
+        sizes += [len(table), *c.sizes.tolist()]
+        places.append((position, int(starts[-1] + c.sizes[-1])))
+        position = align(position + places[-1][1])
+        head += len(table)
+    room = device.zeros(position)
+    base = device.address(room)
+    copy_pieces(device, piece_table(sources, [base + t for t in targets], sizes))
+    return [room[start : start + size] for start, size in places]
+
+
+def decode(coded: Sequence[Block], outs: Sequence[Any], heads: Sequence[Sequence[memoryview]] | None = None) -> None:
+    """Fill CuPy arrays of bytes, each of its block's original size and beginning at a multiple of 16.
+
+    Streams are CuPy arrays beginning at multiples of 16; `heads` are the same bytes on the host, where they are there.
+    CorruptChunkError if one does not fit; checksums must have been compared before (see `nvcomp`). Waits for the
+    device.
+    """
+    work = _Decoding()
+    for number, (block, out) in enumerate(zip(coded, outs, strict=True)):
+        parts = work.parts(block, out)
+        for j, (stream, part) in enumerate(zip(block.streams, parts, strict=True)):
+            work.add(stream, part, heads[number][j] if heads else None)
+    work.run()
+
+
+class _Decoding:
+    """Streams of one call by what decodes them; planes are joined last."""
+
+    def __init__(self) -> None:
+        self._device = CupyDevice()
+        self._floats: list[tuple[Any, Any]] = []
+        self._copies: list[tuple[int, int, int]] = []
+        self._chunks: dict[tuple[str, int], list[tuple[tuple[int, int], tuple[int, int]]]] = defaultdict(list)
+        self._joins: list[tuple[list[Any], Block, Any]] = []
+
+    def parts(self, block: Block, out: Any) -> list[Any]:
+        """Where each stream of a block is decoded to."""
+        import cupy
+
+        sizes = blocks.stream_sizes(block, out.size)
+        if [s.original_size for s in block.streams] != sizes:
+            raise CorruptChunkError("the streams do not fit the transform")
+        if block.transform_id == NO_TRANSFORM:
+            return [out]
+        parts = [cupy.empty(size, np.uint8) for size in sizes]
+        self._joins.append((parts, block, out))
+        return parts
+
+    def add(self, stream: Stream, out: Any, head: memoryview | None) -> None:
+        """Note a stream; its table, if it has one, is checked before anything is decoded."""
+        if stream.codec_id == 0:
+            if len(stream.data) != out.size:
+                raise CorruptChunkError("a stored stream has another size than the original")
+            self._copies.append((_address(stream.data), _address(out), out.size))
+        elif stream.codec_id == registry.FLOAT.id:
+            self._floats.append((stream.data, out))
+        else:
+            form = nvcomp.BY_ID[stream.codec_id]
+            if form.own:
+                nvcomp.check_version(form.name, stream.library_version)
+            elif stream.codec_param or stream.library_version:
+                raise CorruptChunkError(f"a {form.name} stream has a parameter, and takes none")
+            self._add_chunks(form.name, stream, out, head)
+
+    def _add_chunks(self, name: str, stream: Stream, out: Any, head: memoryview | None) -> None:
+        if stream.codec_param not in nvcomp.ELEMENTS:
+            raise CorruptChunkError(f"a {name} stream is of an unknown element type")
+        table = head if head is not None else memoryview(stream.data.get())  # type: ignore[union-attr]
+        chunk, starts, sizes = parse_table(table, out.size)
+        source, target = _address(stream.data), _address(out)
+        for i, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+            original = min(chunk, out.size - i * chunk)
+            if size > original:
+                raise CorruptChunkError(f"{name} chunk {i} is larger than what it holds")
+            places = (source + start, size), (target + i * chunk, original)
+            if size == original:
+                self._copies.append((places[0][0], places[1][0], size))
+            else:
+                self._chunks[name, stream.codec_param].append(places)
+
+    def run(self) -> None:
+        """Decode everything and wait."""
+        if self._copies:
+            sources, targets, sizes = zip(*self._copies, strict=True)
+            copy_pieces(self._device, piece_table(sources, targets, sizes))
+        for (name, element), places in self._chunks.items():
+            nvcomp.decode(name, element, [source for source, _ in places], [target for _, target in places])
+        if self._floats:
+            float_cuda.decode([stream for stream, _ in self._floats], [out for _, out in self._floats])
+        for parts, block, out in self._joins:
+            cuda_planes.join(parts, block.transform_param, block.transform_id == FLOAT_PLANES, out)
+        self._device.synchronize()
+
+
+def first_difference(left: Sequence[Any], right: Sequence[Any]) -> int | None:
+    """Compare CuPy arrays of bytes in pairs; the number of the first pair that differs, None when all are the same."""
+    table = piece_table([_address(a) for a in left], [_address(b) for b in right], [a.size for a in left])
+    found = differing(CupyDevice(), table).nonzero()[0]
+    return int(found[0]) if len(found) else None
+
+
+def _address(array: Any) -> int:
+    return int(array.data.ptr)

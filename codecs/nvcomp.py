@@ -1,0 +1,251 @@
+"""NVIDIA's nvCOMP: its own formats, and the standard ones on the GPU, many chunks a call.
+
+Streams are the chunked ones of FORMAT.md 5.3 with nvCOMP's RAW bitstream in each chunk. zstd, lz4, snappy, deflate and
+gzip are then what CPU libraries read and write; ans, gdeflate, bitcomp and cascaded belong to nvCOMP alone, and carry
+the element type they were coded for and the version that wrote them. nvCOMP does not reject damage (it may corrupt the
+process), so callers check a checksum of what they hand in. The library is imported when first used.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nvckpt.codecs.content import Content
+from nvckpt.codecs.errors import CodecUnavailableError, CorruptChunkError
+
+PACKAGES = ("nvidia-nvcomp-cu12", "nvidia-nvcomp-cu13")
+SMALLEST = 4096
+"""Bytes below which a buffer is another codec's: a stream of its own costs nvCOMP hundreds of bytes."""
+
+ELEMENTS = {0: "|u1", 1: "<u2", 2: "<f2", 3: "<u4", 4: "<f4", 5: "<u8", 6: "<f8"}
+"""What `codec_param` says of a GPU-only stream: nvCOMP's data type."""
+
+_ELEMENT_IDS = {name: number for number, name in ELEMENTS.items()}
+_FLOATS = {"bf16": "<f2", "fp16": "<f2", "fp32": "<f4", "fp64": "<f8"}
+_WHOLE = {1: "|u1", 2: "<u2", 4: "<u4", 8: "<u8"}
+_TYPED_BY = {
+    "ans": {"bf16": "<f2", "fp16": "<f2", "fp32": "<f4"},
+    "bitcomp": _FLOATS,
+    "cascaded": {},
+}
+_EFFORT = {"fast": 0, "default": 1, "max": 5}
+
+
+@dataclass(frozen=True, slots=True)
+class NvcompFormat:
+    """One algorithm. `chunk` is the bytes coded apart by default; measured on an H200 (sample_data/runs)."""
+
+    name: str
+    id: int
+    algorithm: str
+    chunk: int
+    own: bool = False
+
+    def element(self, content: Content, size: int) -> int:
+        """Return the id of the element type for a block, whole in `size` bytes; 0 is bytes."""
+        typed = _TYPED_BY.get(self.name)
+        if typed is None:
+            return 0
+        name = typed.get(content.kind) or (_WHOLE.get(content.word, "|u1") if self.name != "ans" else "|u1")
+        width = int(name[2:])
+        return _ELEMENT_IDS[name] if size % width == 0 else 0
+
+
+FORMATS = {
+    f.name: f
+    for f in (
+        NvcompFormat("zstd", 1, "Zstd", 64 << 10),
+        NvcompFormat("lz4", 2, "LZ4", 64 << 10),
+        NvcompFormat("snappy", 3, "Snappy", 64 << 10),
+        NvcompFormat("deflate", 4, "Deflate", 64 << 10),
+        NvcompFormat("gzip", 5, "Gzip", 64 << 10),
+        NvcompFormat("ans", 16, "ANS", 256 << 10, own=True),
+        NvcompFormat("gdeflate", 17, "GDeflate", 64 << 10, own=True),
+        NvcompFormat("bitcomp", 18, "Bitcomp", 256 << 10, own=True),
+        NvcompFormat("cascaded", 19, "Cascaded", 64 << 10, own=True),
+    )
+}
+BY_ID = {f.id: f for f in FORMATS.values()}
+
+
+def installed() -> tuple[str, str] | None:
+    """Return the installed nvCOMP's distribution and version without importing it; None where there is none."""
+    for package in PACKAGES:
+        try:
+            return package, metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def library_version() -> int:
+    """Return the installed version as a frame records it: major, minor, patch and build, a byte each."""
+    found = installed()
+    parts = [int(part) for part in found[1].split(".")[:4] if part.isdigit()] if found else []
+    parts += [0] * (4 - len(parts))
+    return sum(min(part, 255) << shift for part, shift in zip(parts, (24, 16, 8, 0), strict=True))
+
+
+def shown(version: int) -> str:
+    """Return a recorded version in words."""
+    return ".".join(str(version >> shift & 255) for shift in (24, 16, 8, 0))
+
+
+def check_version(name: str, recorded: int) -> None:
+    """CodecUnavailableError, naming what to install, unless the installed nvCOMP reads streams of this version."""
+    mine = library_version()
+    if not mine:
+        raise CodecUnavailableError(
+            f"this part was written with '{name}' of nvCOMP {shown(recorded)}, which is not installed here: "
+            f"pip install 'nvidia-nvcomp-cu12=={recorded >> 24}.{recorded >> 16 & 255}.*' (or -cu13)"
+        )
+    # ANS of 6.0 is not that of 5.x, and nothing promises that a later minor version's streams are read by an earlier.
+    if recorded >> 24 != mine >> 24 or recorded >> 16 > mine >> 16:
+        package = installed()
+        raise CodecUnavailableError(
+            f"this part was written with '{name}' of nvCOMP {shown(recorded)}, and {shown(mine)} is installed: "
+            f"pip install '{package[0] if package else PACKAGES[0]}=={recorded >> 24}.{recorded >> 16 & 255}.*'"
+        )
+
+
+@dataclass(slots=True)
+class Coded:
+    """Chunks of one buffer as nvCOMP left them in device memory: addresses and sizes in order."""
+
+    chunk: int
+    addresses: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    kept: Any
+
+
+def encode(arrays: Sequence[Any], name: str, elements: Sequence[int], level: str, chunk: int = 0) -> list[Coded]:
+    """Encode CuPy arrays of bytes, each cut into chunks; waits for the device.
+
+    A chunk that does not shrink is the original's own bytes. Chunks are multiples of 16, `chunk` 0 is the format's.
+    """
+    form = FORMATS[name]
+    step = chunk or form.chunk
+    groups: dict[int, list[int]] = defaultdict(list)
+    for i, element in enumerate(elements):
+        groups[element].append(i)
+    results: list[Coded | None] = [None] * len(arrays)
+    for element, members in groups.items():
+        addresses, sizes, owners = _chunks([arrays[i] for i in members], step)
+        places, lengths, kept = _encode_chunks(form, element, level, addresses, sizes, step)
+        kept_raw = lengths >= sizes
+        places, lengths = np.where(kept_raw, addresses, places), np.where(kept_raw, sizes, lengths)
+        for number, i in enumerate(members):
+            mine = owners == number
+            results[i] = Coded(step, places[mine], lengths[mine], (kept, arrays[i]))
+    return [result for result in results if result is not None]
+
+
+def decode(name: str, element: int, sources: Sequence[tuple[int, int]], targets: Sequence[tuple[int, int]]) -> None:
+    """Decode chunks from (address, size) each into their (address, size). Asynchronous but for reading headers."""
+    if not sources:
+        return
+    codec = _codec(name, element, "default", FORMATS[name].chunk, _device())
+    try:
+        codec.decode(_batch(*_columns(sources)), out=_batch(*_columns(targets)))
+    except (RuntimeError, ValueError) as error:
+        raise CorruptChunkError(f"a {name} chunk does not decode") from error
+
+
+def _encode_chunks(
+    form: NvcompFormat,
+    element: int,
+    level: str,
+    addresses: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    step: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Any]:
+    import cupy
+
+    codec = _codec(form.name, element, level, step, _device())
+    slot = _most(form.name, element, level, step, _device())
+    room = cupy.empty(slot * len(sizes), np.uint8)
+    starts = np.arange(len(sizes), dtype=np.int64) * slot
+    into = _nvcomp().as_arrays(room, starts.tolist(), [slot] * len(sizes), _stream())
+    coded = codec.encode(_batch(addresses, sizes), out=into)
+    return starts + int(room.data.ptr), np.array(coded.buffer_sizes, np.int64), (room, into, coded)
+
+
+def _chunks(arrays: Sequence[Any], step: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Any]:
+    """Addresses, sizes and the number of the array of every chunk."""
+    counts = np.array([-(-array.size // step) for array in arrays], np.int64)
+    owners = np.repeat(np.arange(len(arrays)), counts)
+    within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = np.array([int(array.data.ptr) for array in arrays], np.int64)[owners] + within * step
+    sizes = np.minimum(step, np.array([array.size for array in arrays], np.int64)[owners] - within * step)
+    return starts, sizes, owners
+
+
+def _columns(places: Sequence[tuple[int, int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    table = np.array(places, np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def _batch(addresses: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> Any:
+    """Wrap ranges of device memory. nvCOMP carves a batch out of one buffer, so it is shown all that lies between."""
+    import cupy
+
+    first, end = int(addresses.min()), int((addresses + sizes).max())
+    memory = cupy.cuda.UnownedMemory(first, end - first, None)
+    span = cupy.ndarray(end - first, np.uint8, cupy.cuda.MemoryPointer(memory, 0))
+    return _nvcomp().as_arrays(span, (addresses - first).tolist(), sizes.tolist(), _stream())
+
+
+def _nvcomp() -> Any:
+    from nvidia import nvcomp
+
+    return nvcomp
+
+
+def _device() -> int:
+    import cupy
+
+    return int(cupy.cuda.runtime.getDevice())
+
+
+def _stream() -> int:
+    import cupy
+
+    return int(cupy.cuda.get_current_stream().ptr)
+
+
+def _codec(name: str, element: int, level: str, chunk: int, device: int) -> Any:
+    return _codec_on(name, element, level, chunk, device, _stream())
+
+
+@cache
+def _codec_on(name: str, element: int, level: str, chunk: int, device: int, stream: int) -> Any:
+    options: dict[str, Any] = {}
+    if name in _TYPED_BY:
+        options["data_type"] = ELEMENTS[element]
+    if name in ("deflate", "gzip", "gdeflate"):
+        options["algorithm_type"] = _EFFORT[level]
+    nvcomp = _nvcomp()
+    return nvcomp.Codec(
+        algorithm=FORMATS[name].algorithm,
+        device_id=device,
+        cuda_stream=stream,
+        uncomp_chunk_size=chunk,
+        bitstream_kind=nvcomp.BitstreamKind.RAW,
+        **options,
+    )
+
+
+@cache
+def _most(name: str, element: int, level: str, chunk: int, device: int) -> int:
+    """Bytes that a chunk may take at most, a multiple of 16."""
+    import cupy
+
+    codec = _codec(name, element, level, chunk, device)
+    bound = int(codec.get_max_comp_buffer_size(_nvcomp().as_array(cupy.zeros(chunk, np.uint8), _stream())))
+    return -(-bound // 16) * 16
