@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from nvckpt.codecs import blocks
 from nvckpt.codecs.blocks import Block, Origin
 from nvckpt.codecs.content import BYTES
-from nvckpt.codecs.cuda_coder import Bytes, DeviceMemoryError, DeviceMismatchError, Part, host_bytes, put_bytes
-from nvckpt.codecs.errors import CodecError
+from nvckpt.codecs.cuda_coder import Bytes, Part, host_bytes, put_bytes
+from nvckpt.codecs.errors import CodecError, DeviceMemoryError, DeviceMismatchError
 from nvckpt.codecs.registry import GPU_ONLY
 from nvckpt.engines import EncodeJob, Restored, assembled, encode_by_origin, shortened
 from nvckpt.errors import VerificationError

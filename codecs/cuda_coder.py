@@ -18,7 +18,7 @@ from nvckpt.codecs.blocks import Block, Choice, Stream
 from nvckpt.codecs.content import Content
 from nvckpt.codecs.cuda_blocks import OnHost
 from nvckpt.codecs.cuda_pieces import copy_pieces, piece_table
-from nvckpt.codecs.errors import CodecError
+from nvckpt.codecs.errors import DeviceMemoryError, DeviceMismatchError
 from nvckpt.codecs.float_cuda_device import CupyDevice
 
 Bytes = npt.NDArray[np.uint8]
@@ -30,18 +30,6 @@ Clock = Callable[[str, int, float], None]
 
 _ALIGNMENT = 256
 _OUT_SLACK = 1 << 20
-
-
-class DeviceMemoryError(CodecError):
-    """The device has too little free memory for a batch; a smaller one may fit."""
-
-    code = "oom"
-
-
-class DeviceMismatchError(CodecError):
-    """What the device decoded is not what it was given to code."""
-
-    code = "corrupt"
 
 
 @dataclass(frozen=True, slots=True)

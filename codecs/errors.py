@@ -37,3 +37,15 @@ class InvalidLevelError(CodecError):
     """The codec has no such level."""
 
     code = "usage"
+
+
+class DeviceMemoryError(CodecError):
+    """The device has too little free memory for a batch; a smaller one may fit."""
+
+    code = "oom"
+
+
+class DeviceMismatchError(CodecError):
+    """What the device decoded is not what it was given to code."""
+
+    code = "corrupt"

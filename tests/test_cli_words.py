@@ -304,7 +304,7 @@ def test_json_of_compress(sh):
     expected = {
         "input": str, "output": str, "ok": bool, "format": str, "bytes_in": int, "bytes_out": int, "ratio": float,
         "seconds": float, "device": str, "codec": str, "xxh3_128": str, "verified": bool, "groups": list,
-        "warnings": list, "error": type(None),
+        "warnings": list, "stages": list, "bottleneck": str, "error": type(None),
     }  # fmt: skip
     assert {key: type(value) for key, value in first.items()} == expected
     assert first["bytes_in"] == (sh.folder / "m.safetensors").stat().st_size

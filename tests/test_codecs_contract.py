@@ -323,7 +323,7 @@ def test_unknown_and_missing_codecs_say_what_to_do():
         registry.by_name("ans")
     with pytest.raises(UnknownCodecError, match="codec id 77 is unknown"):
         registry.by_id(77)
-    with pytest.raises(CodecUnavailableError, match="'bitcomp', which needs an NVIDIA GPU"):
+    with pytest.raises(CodecUnavailableError, match="'bitcomp', which only an NVIDIA GPU"):
         registry.by_id(18)
     assert registry.name_of(77) == "codec-77"
 
@@ -349,4 +349,5 @@ def test_every_codec_error_has_a_documented_code():
         "unsupported",
         "gpu_unavailable",
         "usage",
+        "oom",
     }

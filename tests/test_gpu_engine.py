@@ -9,8 +9,8 @@ import pytest
 from nvckpt import engines, gpu_engine
 from nvckpt.codecs import blocks
 from nvckpt.codecs.content import Content
-from nvckpt.codecs.cuda_coder import DeviceMemoryError, DeviceMismatchError, host_bytes
-from nvckpt.codecs.errors import CorruptChunkError
+from nvckpt.codecs.cuda_coder import host_bytes
+from nvckpt.codecs.errors import CorruptChunkError, DeviceMemoryError, DeviceMismatchError
 from nvckpt.compression import CompressOptions, compress
 from nvckpt.decompression import decompress, verify
 from nvckpt.errors import SourceChangedError, VerificationError
