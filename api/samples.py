@@ -1,6 +1,7 @@
 """A bounded sample of a checkpoint's blocks, evenly spread over each group, and read without reading the rest."""
 
 import bisect
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -68,31 +69,25 @@ def take(names: Sequence[str], budget: int, groups: Sequence[str] = (), *, deriv
     What compressing would make a block of is kept whole or cut between rows, so that it is coded as it would be. With
     `derived` this holds for tensors that follow from others, too.
     """
-    plans: dict[str, list[tuple[int, BlockPlan]]] = {}
-    tensors = 0
-    for number, name in enumerate(names):
-        with files.open_input(name, follow=True) as opened:
+    with contextlib.ExitStack() as stack:
+        # A pipe is spooled into a temporary file when it is opened, so each input is opened once.
+        sources = [stack.enter_context(files.open_input(name, follow=True)) for name in names]
+        plans: dict[str, list[tuple[int, BlockPlan]]] = {}
+        tensors = 0
+        for number, opened in enumerate(sources):
             segments = read_source(opened.data, opened.path).segments
             runs = find_runs(segments, opened.data) if derived else {}
-        tensors += sum(segment.dtype is not None for segment in segments)
-        for window in windows(segments, runs):
-            for plan in window.blocks:
-                plans.setdefault(plan.group or STRUCTURE, []).append((number, plan))
-    wanted = {group: found for group, found in plans.items() if not groups or group in groups}
-    chosen = {group: _spread(found, budget) for group, found in wanted.items()}
-    sizes = {group: sum(plan.size for _, plan in found) for group, found in wanted.items()}
-    return Sample(_read(names, chosen), sizes, tensors)
-
-
-def _read(names: Sequence[str], chosen: dict[str, list[_Chosen]]) -> dict[str, list[Part]]:
-    parts: dict[str, list[Part]] = {group: [] for group in chosen}
-    for number, name in enumerate(names):
-        with files.open_input(name, follow=True) as opened:
-            for group, pieces in chosen.items():
-                for piece in pieces:
-                    if piece.file == number:
-                        parts[group].append(_part(opened.data, piece))
-    return parts
+            tensors += sum(segment.dtype is not None for segment in segments)
+            for window in windows(segments, runs):
+                for plan in window.blocks:
+                    plans.setdefault(plan.group or STRUCTURE, []).append((number, plan))
+        wanted = {group: found for group, found in plans.items() if not groups or group in groups}
+        sizes = {group: sum(plan.size for _, plan in found) for group, found in wanted.items()}
+        parts = {
+            group: [_part(sources[piece.file].data, piece) for piece in _spread(found, budget)]
+            for group, found in wanted.items()
+        }
+    return Sample(parts, sizes, tensors)
 
 
 def _part(data: FileBytes, piece: _Chosen) -> Part:

@@ -12,8 +12,8 @@ from nvckpt.cli.exits import Exit, UsageError
 from nvckpt.version import __version__
 
 if TYPE_CHECKING:
-    from nvckpt.savings import Outcome, Plan
-    from nvckpt.savings_inputs import Inputs
+    from nvckpt.cost_inputs import Inputs
+    from nvckpt.costs import Outcome, Plan
 
 _MOST_COLUMNS = 5
 """Groups whose ratios are shown; the document has them all."""
@@ -72,8 +72,8 @@ def plan(
     json: options.Json = False,
 ) -> Exit:
     """Tell what compressing checkpoints would save: time, idle GPUs, money, writes; and whether it is worth it."""
-    from nvckpt.savings import Plan, Scenario, evaluate, recommend
-    from nvckpt.savings_inputs import from_files, from_recorded, parse_count, parse_duration
+    from nvckpt.cost_inputs import from_files, from_recorded, parse_count, parse_duration
+    from nvckpt.costs import Plan, Scenario, evaluate, recommend
 
     if bool(files) == bool(params):
         raise UsageError("name a checkpoint, or a model's size with --params (not both)")

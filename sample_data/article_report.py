@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nvckpt.savings import Figures, Outcome, Scenario, evaluate
-from nvckpt.savings_inputs import LAYOUTS
+from nvckpt.cost_inputs import LAYOUTS
+from nvckpt.costs import Figures, Outcome, Scenario, evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "api" / "recorded_runs.json"

@@ -26,8 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from nvckpt import files
+from nvckpt import benchmark_peers, files
 from nvckpt.codecs import float_native, float_reference
+from nvckpt.codecs.content import Content
 from nvckpt.codecs.float_spec import FloatSpec
 from nvckpt.formats.sniff import read_source
 from nvckpt.plan import windows
@@ -149,34 +150,28 @@ def decode_numpy(stream: bytes, frame: Frame) -> bytearray:
     return out
 
 
-def zipnn(module: Any, threads: int) -> Iterator[Method]:
-    """Brings its own threads, and reorders bits in the very bytes that it is given."""
-    names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-    coders = {
-        kind: module.ZipNN(input_format="byte", bytearray_dtype=name, threads=threads) for kind, name in names.items()
-    }
-    yield Method(
-        f"zipnn, {threads} threads",
-        lambda f: coders[f.spec.kind].compress(f.data),
-        lambda stream, f: coders[f.spec.kind].decompress(stream),
-        pool=False,
-        spoils=True,
-    )
+def zipnn(_: Any, threads: int) -> Iterator[Method]:
+    yield adapted(benchmark_peers.zipnn(threads))
 
 
 def lmz(_: Any, __: int) -> Iterator[Method]:
-    """Its chunk coder, as its archives use it, without checksums."""
-    codec, planner = import_module("lmz.codec"), import_module("lmz.planner")
+    yield adapted(benchmark_peers.lmz(), size=benchmark_peers.LMZ_CHUNK)
 
-    def encode(f: Frame) -> Any:
-        kind = planner.KIND_BF16 if f.spec.kind == "bf16" else planner.KIND_BYTES
-        payload, number, flags, _ = codec.encode_chunk(f.data, f.spec.word, 1, checksum=False, kind=kind)
-        return payload if isinstance(payload, bytes) else b"".join(payload), number, flags
 
-    def decode(coded: Any, f: Frame) -> Any:
-        return codec.decode_chunk(coded[0], coded[1], f.spec.word, coded[2], len(f.data), verify=False)
+def adapted(peer: benchmark_peers.Peer, size: int = 0) -> Method:
+    """The same coder that `nvckpt bench --peers` measures."""
 
-    yield Method("lmz", encode, decode, size=8 << 20)
+    def content(frame: Frame) -> Content:
+        return Content(frame.spec.word, frame.spec.kind)
+
+    return Method(
+        peer.name.removeprefix("peer "),
+        lambda f: peer.encode(f.data, content(f)),
+        lambda coded, f: peer.decode(coded, content(f), len(f.data)),
+        size=size,
+        pool=not peer.own_threads,
+        spoils=peer.spoils,
+    )
 
 
 def zstd(module: Any, _: int) -> Iterator[Method]:

@@ -241,6 +241,9 @@ class HostDevice:
     def equal(self, one, other):
         return bool((one == other).all())
 
+    def place(self, data):
+        return self.upload(data), memoryview(data)
+
     def timed(self, call):
         self.calls += 1
         started = time.perf_counter()
@@ -265,8 +268,10 @@ class HostBlocks:
             raise CodecUnavailableError("codec 'snappy' needs something else")
         return [blocks.encode(a.tobytes(), c, choice) for a, c in zip(arrays, contents, strict=True)]
 
-    def decode(self, coded, outs):
-        for block, out in zip(coded, outs, strict=True):
+    def decode(self, coded, outs, heads):
+        for block, out, tables in zip(coded, outs, heads, strict=True):
+            assert all(isinstance(stream.data, np.ndarray) for stream in block.streams)
+            assert [bytes(table) for table in tables] == [stream.data.tobytes() for stream in block.streams]
             out[:] = np.frombuffer(blocks.decode(block, len(out)), np.uint8)
             out[:1] ^= self.wrong
 

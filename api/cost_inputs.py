@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from nvckpt.benchmark_codecs import CodecSpec, parse_all
 from nvckpt.codecs import blocks, device, registry
+from nvckpt.costs import Figures
 from nvckpt.errors import InvalidRequestError
 from nvckpt.files import show
 from nvckpt.pipeline import ordered_map, thread_count
 from nvckpt.samples import Part, Sample, take
-from nvckpt.savings import Figures
 
 SAMPLE = 32 << 20
 """Bytes of each group that are coded to know the rest of a file."""

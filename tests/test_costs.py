@@ -11,10 +11,10 @@ from command import Shell
 from test_benchmark import checkpoint
 
 import nvckpt
-from nvckpt import savings_inputs
+from nvckpt import cost_inputs
+from nvckpt.cost_inputs import from_files, from_recorded, parse_count, parse_duration
+from nvckpt.costs import Figures, Scenario, evaluate, recommend
 from nvckpt.errors import InvalidRequestError
-from nvckpt.savings import Figures, Scenario, evaluate, recommend
-from nvckpt.savings_inputs import from_files, from_recorded, parse_count, parse_duration
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "sample_data" / "runs"
@@ -159,7 +159,7 @@ def test_recorded_runs_are_those_of_the_report():
     assert script["report"](kinds) == (RUNS / "2026-12-01-article" / "report.md").read_text()
 
 
-@pytest.mark.parametrize("kind", savings_inputs.KINDS)
+@pytest.mark.parametrize("kind", cost_inputs.KINDS)
 @pytest.mark.parametrize(("layout", "width"), [("adamw-bf16", 12), ("megatron", 14), ("fp32", 12)])
 def test_layouts(layout, width, kind):
     """Bytes a parameter, and figures for each group of several codecs; the answer says that they are recorded."""
@@ -198,7 +198,7 @@ def test_sample_tells_the_ratio_of_the_whole(tmp_path, monkeypatch):
         tensors[f"layers.{layer}.weight"] = (master.view(np.uint32) >> 16).astype(np.uint16)
     path = checkpoint(tmp_path / "m.safetensors", tensors)
     real = nvckpt.compress(path)
-    monkeypatch.setattr(savings_inputs, "SAMPLE", 3 << 20)
+    monkeypatch.setattr(cost_inputs, "SAMPLE", 3 << 20)
     inputs = from_files([path], ["auto"])
     assert re.search(r"sample of [56] MiB of 18 MiB", inputs.source)
     _, (codec,) = evaluate(inputs.sizes, inputs.figures, Scenario(1e9))
@@ -334,6 +334,12 @@ def test_requests_that_cannot_be(sh, arguments, sentence):
     assert sentence in done.err
     assert len(done.err.splitlines()) == 1
     assert done.out == b""
+
+
+def test_pipe(sh):
+    """Standard input is read once, like any file."""
+    text = sh("plan", "-", "--codec", "zstd", stdin=SAMPLES[0].read_bytes(), check=0).text
+    assert "zstd" in text
 
 
 def test_missing_file_and_directory(sh):
