@@ -11,7 +11,7 @@ from nvckpt import benchmark_files, benchmark_peers, conditions
 from nvckpt.benchmark_codecs import CodecSpec, parse_all
 from nvckpt.benchmark_rows import ALL_GROUPS, WHOLE_FILE, BenchResult, Row, total
 from nvckpt.codecs import blocks, device, registry
-from nvckpt.codecs.errors import CodecUnavailableError
+from nvckpt.codecs.errors import CodecUnavailableError, InvalidLevelError
 from nvckpt.errors import InvalidRequestError, VerificationError
 from nvckpt.formats.groups import GROUPS
 from nvckpt.pipeline import ordered_map, thread_count
@@ -55,7 +55,7 @@ class BenchOptions:
 
     def __post_init__(self) -> None:
         """Raise for names and numbers that cannot be; a codec that cannot run here gets a row instead."""
-        device.resolve(self.device)
+        device.resolve(self.device, gpu_only=True)
         if not self.specs():
             raise InvalidRequestError("no codec is named: choose some, or all")
         known = (*GROUPS, STRUCTURE)
@@ -95,7 +95,7 @@ def measure(paths: Sequence[str | os.PathLike[str]] = (), options: BenchOptions 
     """
     options = options or BenchOptions()
     names = [os.fspath(p) for p in paths] or _sample_files()
-    where = device.resolve(options.device)
+    where = device.resolve(options.device, gpu_only=True)
     on_gpu = where.startswith("cuda")
     budget = (GPU_SAMPLE if on_gpu else SAMPLE) if options.sample is None else options.sample
     sample = take(names, budget, options.groups)
@@ -111,13 +111,12 @@ def measure(paths: Sequence[str | os.PathLike[str]] = (), options: BenchOptions 
         if problem:
             rows.append(Row(spec.text, ALL_GROUPS, where, problem=problem))
             continue
-        measured = [_row(coder, spec, group, parts, where) for group, parts in groups.items()]
-        rows += measured
-        done = [row for row in measured if row.problem is None]
-        if not done:
-            continue
-        rows.append(total(spec.text, where, done))
-        if whole is not None:
+        measured = [row for group, parts in groups.items() for row in _rows(coder, spec, group, parts, where)]
+        for codec in dict.fromkeys(row.codec for row in measured):
+            mine = [row for row in measured if row.codec == codec]
+            done = [row for row in mine if row.problem is None]
+            rows += [*mine, total(codec, where, done)] if done else mine
+        if whole is not None and any(row.problem is None for row in measured):
             rows.append(
                 Row(spec.text, WHOLE_FILE, where, problem=whole)
                 if whole
@@ -129,12 +128,12 @@ def measure(paths: Sequence[str | os.PathLike[str]] = (), options: BenchOptions 
     return BenchResult(tuple(rows), found)
 
 
-def _row(coder: "Coder", spec: CodecSpec, group: str, parts: Sequence[Part], where: str) -> Row:
+def _rows(coder: "Coder", spec: CodecSpec, group: str, parts: Sequence[Part], where: str) -> Sequence[Row]:
     """Measure; a codec that cannot code this group on this device has a row that says why."""
     try:
         return coder.measure(spec, group, parts)
-    except CodecUnavailableError as error:
-        return Row(spec.text, group, where, problem=str(error))
+    except (CodecUnavailableError, InvalidLevelError) as error:
+        return [Row(spec.text, group, where, problem=str(error))]
 
 
 def _sample_files() -> list[str]:
@@ -195,8 +194,8 @@ def _whole_file(options: BenchOptions, names: Sequence[str]) -> str | None:
 class Coder(Protocol):
     """Measures one codec on one group's parts, on one device."""
 
-    def measure(self, spec: CodecSpec, group: str, parts: Sequence[Part]) -> Row:
-        """Return the row; VerificationError unless every byte comes back."""
+    def measure(self, spec: CodecSpec, group: str, parts: Sequence[Part]) -> Sequence[Row]:
+        """Return the codec's row, and more for parts of it; VerificationError unless every byte comes back."""
 
     def conditions(self) -> dict[str, Any]:
         """Return what the figures depend on besides the host."""
@@ -221,7 +220,7 @@ class CpuCoder:
         """Return what the figures depend on besides the machine: nothing."""
         return {}
 
-    def measure(self, spec: CodecSpec, group: str, parts: Sequence[Part]) -> Row:
+    def measure(self, spec: CodecSpec, group: str, parts: Sequence[Part]) -> Sequence[Row]:
         """Encode and decode all parts, `runs` times; VerificationError unless every byte comes back."""
         choice = spec.choice()
         encoded, encode_runs = self._timed(parts, lambda part: blocks.encode(part.data, part.content, choice))
@@ -229,7 +228,7 @@ class CpuCoder:
         decoded, decode_runs = self._timed(pairs, lambda pair: blocks.decode(pair[0], len(pair[1].data)))
         if any(result != part.data for result, part in zip(decoded, parts, strict=True)):
             raise VerificationError(f"codec '{spec.text}' did not give the bytes of group '{group}' back")
-        return Row(
+        row = Row(
             spec.text,
             group,
             "cpu",
@@ -239,6 +238,7 @@ class CpuCoder:
             encode_runs,
             decode_runs,
         )
+        return [row]
 
     def _timed(self, items: Sequence[Item], work: Callable[[Item], Result]) -> tuple[list[Result], tuple[float, ...]]:
         """Run `work` on all items in threads, `runs` times; the last results and the seconds of each run."""

@@ -6,10 +6,16 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
+from nvckpt import engines
 from nvckpt.benchmark_codecs import CodecSpec
 from nvckpt.benchmark_rows import Row
+from nvckpt.codecs import nvcomp
 from nvckpt.codecs.base import Buffer
+from nvckpt.codecs.blocks import Choice
 from nvckpt.codecs.content import Content
+from nvckpt.codecs.errors import InvalidLevelError
 from nvckpt.conditions import output_of
 from nvckpt.errors import VerificationError
 from nvckpt.samples import Part
@@ -17,7 +23,9 @@ from nvckpt.samples import Part
 Array = Any
 """Bytes in device memory: a one-dimensional CuPy array of uint8."""
 Result = TypeVar("Result")
+Seconds = tuple[float, ...]
 _POISON = 0xA5
+_CHUNK_STEP = 16
 _WARM_UPS = 2
 """Calls before the measured ones: kernels are compiled and memory pools grow in them."""
 
@@ -64,39 +72,78 @@ class CudaCoder:
     device: Device
     coder: Coder
     runs: int
-    name: str = "cuda"
+    name: str = "cuda:0"
+    vendor: Any = nvcomp
     _uploads: dict[str, list[Array]] = field(default_factory=dict)
 
     def conditions(self) -> dict[str, Any]:
         """Return what the figures depend on besides the host."""
         return self.device.conditions()
 
-    def measure(self, spec: CodecSpec, group: str, parts: Sequence[Part]) -> Row:
-        """Encode and decode all parts in a call each, `runs` times; VerificationError unless every byte comes back."""
+    def measure(self, spec: CodecSpec, group: str, parts: Sequence[Part]) -> Sequence[Row]:
+        """Encode and decode all parts in a call each, `runs` times; VerificationError unless every byte comes back.
+
+        For nvCOMP's algorithms a second row has nvCOMP's own calls alone, on the bytes as they are and into memory
+        that is there, as one would measure it without nvckpt.
+        """
+        choice = spec.choice()
+        problem = engines.cannot_on_gpu(choice)
+        if problem:
+            raise problem
+        if choice.chunk and choice.chunk % _CHUNK_STEP and choice.codec in nvcomp.FORMATS:
+            raise InvalidLevelError(f"a chunk on a GPU is a multiple of {_CHUNK_STEP} bytes, not {choice.chunk}")
+        rows = [self._whole(spec, choice, group, parts)]
+        if choice.codec in nvcomp.FORMATS:
+            rows.append(self._alone(spec, choice, group, parts))
+        return rows
+
+    def _alone(self, spec: CodecSpec, choice: Choice, group: str, parts: Sequence[Part]) -> Row:
+        arrays = self._uploaded(group, parts)
+        form = nvcomp.FORMATS[choice.codec]
+        level = choice.level if isinstance(choice.level, str) else "default"
+        elements = [form.element(part.content, len(part.data)) for part in parts]
+        settings = (form.name, elements, level, choice.chunk or 0)
+        calls = self.vendor.encoding_calls(arrays, *settings)
+        coded, encode_runs, host_encode = self._repeated(lambda: [call.encode() for _, call in calls])
+        size = sum(
+            int(np.minimum(np.array(batch.buffer_sizes), call.sizes).sum())
+            for (_, call), batch in zip(calls, coded, strict=True)
+        )
+        outs = self._poisoned(parts)
+        results = [(element, call, batch) for (element, call), batch in zip(calls, coded, strict=True)]
+        back = self.vendor.decoding_calls(results, outs, *settings)
+        _, decode_runs, host_decode = self._repeated(lambda: [call.decode() for call in back])
+        name = f"{spec.text}, nvCOMP alone"
+        self._compare(name, group, outs, arrays)
+        return self._row(name, group, parts, size, (encode_runs, decode_runs, host_encode, host_decode))
+
+    def _whole(self, spec: CodecSpec, choice: Choice, group: str, parts: Sequence[Part]) -> Row:
         arrays = self._uploaded(group, parts)
         contents = [part.content for part in parts]
-        choice = spec.choice()
         coded, encode_runs, host_encode = self._repeated(lambda: self.coder.encode(arrays, contents, choice))
         size = sum(len(stream.data) for block in coded for stream in block.streams)
         coded, heads = self._placed(coded)
+        outs = self._poisoned(parts)
+        _, decode_runs, host_decode = self._repeated(lambda: self.coder.decode(coded, outs, heads))
+        self._compare(spec.text, group, outs, arrays)
+        return self._row(spec.text, group, parts, size, (encode_runs, decode_runs, host_encode, host_decode))
+
+    def _poisoned(self, parts: Sequence[Part]) -> list[Array]:
         outs = [self.device.empty(len(part.data)) for part in parts]
         for out in outs:
             self.device.fill(out, _POISON)
-        _, decode_runs, host_decode = self._repeated(lambda: self.coder.decode(coded, outs, heads))
+        return outs
+
+    def _compare(self, codec: str, group: str, outs: Sequence[Array], arrays: Sequence[Array]) -> None:
         if not all(self.device.equal(out, array) for out, array in zip(outs, arrays, strict=True)):
-            raise VerificationError(f"codec '{spec.text}' did not give the bytes of group '{group}' back")
-        return Row(
-            spec.text,
-            group,
-            self.name,
-            sum(len(part.data) for part in parts),
-            size,
-            sum(len(part.data) // part.content.word for part in parts),
-            encode_runs,
-            decode_runs,
-            host_encode,
-            host_decode,
-        )
+            raise VerificationError(f"codec '{codec}' did not give the bytes of group '{group}' back")
+
+    def _row(
+        self, codec: str, group: str, parts: Sequence[Part], size: int, runs: tuple[Seconds, Seconds, Seconds, Seconds]
+    ) -> Row:
+        before = sum(len(part.data) for part in parts)
+        values = sum(len(part.data) // part.content.word for part in parts)
+        return Row(codec, group, self.name, before, size, values, *runs)
 
     def _placed(self, coded: Sequence[Any]) -> tuple[list[Any], list[list[memoryview]]]:
         """Put every stream where a decoder finds it after a file was read; that is no part of its time."""
@@ -140,8 +187,6 @@ class CupyDevice:
 
     def upload(self, data: Buffer) -> Array:
         """Copy bytes to the device."""
-        import numpy as np
-
         return self._cupy.asarray(np.frombuffer(data, np.uint8))
 
     def empty(self, size: int) -> Array:

@@ -2,17 +2,15 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from nvckpt.benchmark_codecs import CodecSpec
-from nvckpt.benchmark_rows import STAGES, WHOLE_FILE, Row
+from nvckpt.benchmark_rows import WHOLE_FILE, Row
 from nvckpt.compression import CompressOptions, compress
 from nvckpt.decompression import DecompressOptions, decompress
 from nvckpt.errors import VerificationError
 from nvckpt.files import show
-from nvckpt.results import CompressResult
 
 
 def measure(spec: CodecSpec, names: Sequence[str], device: str, threads: int) -> Row:
@@ -40,16 +38,9 @@ def measure(spec: CodecSpec, names: Sequence[str], device: str, threads: int) ->
         before, after = before + done.bytes_in, after + done.bytes_out
         times = [times[0] + done.seconds, times[1] + restored.seconds]
         used = done.device
-        for stage, seconds in stage_seconds(done).items():
-            stages[stage] = stages.get(stage, 0.0) + seconds
+        for stage in done.stages:
+            stages[stage.name] = stages.get(stage.name, 0.0) + stage.seconds
     return Row(spec.text, WHOLE_FILE, used, before, after, 0, (times[0],), (times[1],), stages=stages)
-
-
-def stage_seconds(result: CompressResult) -> Mapping[str, float]:
-    """Return the seconds of each stage that the result reports; none where it reports none."""
-    reported: Any = getattr(result, "stages", None) or {}
-    items: Iterator[Any] = iter(reported.items() if isinstance(reported, Mapping) else reported)
-    return {name: seconds for name, seconds in items if name in STAGES}
 
 
 def too_large(names: Sequence[str]) -> str | None:

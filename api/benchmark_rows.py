@@ -9,8 +9,6 @@ from typing import Any
 
 ALL_GROUPS = "all"
 WHOLE_FILE = "file"
-STAGES = ("read", "encode", "write", "verify")
-"""The parts of compressing a file, as far as they are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +16,8 @@ class Row:
     """One codec on one group, on `all` of them, or on the whole `file` with its reading and writing.
 
     Bytes, and the seconds of each run. `values` counts elements, for bits per value. `problem` replaces the figures.
-    On a GPU the seconds are those between two of its events, and `host_*` the same calls by the host's clock.
+    On a GPU the seconds are those between two of its events, and `host_*` the same calls by the host's clock. `stages`
+    are those of compressing a file, with the seconds in which each was busy; they overlap.
     """
 
     codec: str
@@ -103,13 +102,14 @@ def record(row: Row) -> dict[str, Any]:
         "runs": len(row.encode_runs),
         "host_encode_seconds": _seconds(row.host_encode_runs),
         "host_decode_seconds": _seconds(row.host_decode_runs),
-        **{f"{stage}_stage_seconds": _rounded(row.stages.get(stage)) for stage in STAGES},
+        "stages": {name: round(seconds, 6) for name, seconds in row.stages.items()},
     }
 
 
-def as_csv(records: Iterable[Mapping[str, Any]]) -> str:
+def as_csv(records: Iterable[dict[str, Any]]) -> str:
     """Return the records as comma-separated values, a header line first; what is not known stays empty."""
-    lines = list(records)
+    # A cell holds text: the stages as `read 0.1; write 0.2`.
+    lines = [entry | {"stages": "; ".join(f"{n} {s}" for n, s in entry["stages"].items())} for entry in records]
     out = io.StringIO()
     writer = csv.DictWriter(out, list(lines[0]) if lines else [], lineterminator="\n")
     writer.writeheader()

@@ -110,7 +110,7 @@ def from_files(
 
     InvalidRequestError when they hold no tensors. A codec that cannot run here is left out, and named in the notes.
     """
-    used = device.resolve(where)
+    used = device.resolve(where, gpu_only=True)
     sample = take([os.fspath(name) for name in names], SAMPLE, derived=True)
     if not sample.tensors:
         what = show(names[0]) if len(names) == 1 else f"{len(names)} files"
@@ -137,7 +137,7 @@ def _measure(spec: CodecSpec, sample: Sample, used: str, threads: int) -> Figure
         from nvckpt import benchmark_cuda
 
         coder = benchmark_cuda.connect(used, 1)
-        rows = {group: coder.measure(spec, group, parts) for group, parts in sample.parts.items()}
+        rows = {group: coder.measure(spec, group, parts)[0] for group, parts in sample.parts.items()}
         return Figures(
             spec.text,
             {group: row.bytes_in / row.bytes_out for group, row in rows.items()},

@@ -68,7 +68,7 @@ def engine_for_encoding(wanted: str, size: int, choice: blocks.Choice, threads: 
         if choice.codec in registry.GPU_ONLY.values():
             registry.by_name(choice.codec)
         return CpuEngine(threads)
-    problem = _cannot_on_gpu(choice)
+    problem = cannot_on_gpu(choice)
     if problem and wanted == "auto":
         return CpuEngine(threads)
     if problem:
@@ -83,7 +83,7 @@ def engine_for_decoding(wanted: str, reader: ArchiveReader, threads: int, max_me
     return CpuEngine(threads) if chosen == "cpu" else _gpu_engine(chosen, threads, max_memory)
 
 
-def _cannot_on_gpu(choice: blocks.Choice) -> Exception | None:
+def cannot_on_gpu(choice: blocks.Choice) -> Exception | None:
     """Tell why the GPU cannot do what was asked for: nvCOMP has no levels of its own for the standard codecs."""
     if choice.codec not in nvcomp.FORMATS or choice.codec in registry.GPU_ONLY.values():
         return None

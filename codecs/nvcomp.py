@@ -131,13 +131,12 @@ def encode(arrays: Sequence[Any], name: str, elements: Sequence[int], level: str
     """
     form = FORMATS[name]
     step = chunk or form.chunk
-    groups: dict[int, list[int]] = defaultdict(list)
-    for i, element in enumerate(elements):
-        groups[element].append(i)
     results: list[Coded | None] = [None] * len(arrays)
-    for element, members in groups.items():
+    for element, members in _by_element(elements).items():
         addresses, sizes, owners = _chunks([arrays[i] for i in members], step)
-        places, lengths, kept = _encode_chunks(form, element, level, addresses, sizes, step)
+        call = _encoding(form, element, level, addresses, sizes, step)
+        coded = call.encode()
+        places, lengths, kept = call.places, np.array(coded.buffer_sizes, np.int64), (call, coded)
         kept_raw = lengths >= sizes
         places, lengths = np.where(kept_raw, addresses, places), np.where(kept_raw, sizes, lengths)
         for number, i in enumerate(members):
@@ -157,14 +156,73 @@ def decode(name: str, element: int, sources: Sequence[tuple[int, int]], targets:
         raise CorruptChunkError(f"a {name} chunk does not decode") from error
 
 
-def _encode_chunks(
+@dataclass(slots=True)
+class Call:
+    """One call of nvCOMP, ready to be made: chunks of one element type, and memory for what becomes of them."""
+
+    codec: Any
+    source: Any
+    into: Any
+    places: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    kept: Any = None
+
+    def encode(self) -> Any:
+        """Encode, and return nvCOMP's batch, whose sizes are waited for when they are asked for."""
+        return self.codec.encode(self.source, out=self.into)
+
+    def decode(self) -> Any:
+        """Decode."""
+        return self.codec.decode(self.source, out=self.into)
+
+
+def encoding_calls(
+    arrays: Sequence[Any], name: str, elements: Sequence[int], level: str, chunk: int = 0
+) -> list[tuple[int, Call]]:
+    """Prepare nothing but nvCOMP's own calls for arrays as `encode` takes them, to be measured; by element type."""
+    form = FORMATS[name]
+    step = chunk or form.chunk
+    return [
+        (element, _encoding(form, element, level, *_chunks([arrays[i] for i in members], step)[:2], step))
+        for element, members in _by_element(elements).items()
+    ]
+
+
+def decoding_calls(
+    coded: Sequence[tuple[int, Call, Any]],
+    outs: Sequence[Any],
+    name: str,
+    elements: Sequence[int],
+    level: str,
+    chunk: int = 0,
+) -> list[Call]:
+    """Prepare the calls that decode what the encoding ones gave, into arrays like those that were encoded."""
+    step = chunk or FORMATS[name].chunk
+    members = _by_element(elements)
+    calls = []
+    for element, call, batch in coded:
+        addresses, sizes, _ = _chunks([outs[i] for i in members[element]], step)
+        source = _batch(call.places, np.array(batch.buffer_sizes, np.int64))
+        codec = _codec(name, element, level, step, _device())
+        calls.append(Call(codec, source, _batch(addresses, sizes), addresses, sizes, batch))
+    return calls
+
+
+def _by_element(elements: Sequence[int]) -> dict[int, list[int]]:
+    groups: dict[int, list[int]] = defaultdict(list)
+    for i, element in enumerate(elements):
+        groups[element].append(i)
+    return groups
+
+
+def _encoding(
     form: NvcompFormat,
     element: int,
     level: str,
     addresses: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
     step: int,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Any]:
+) -> Call:
     import cupy
 
     codec = _codec(form.name, element, level, step, _device())
@@ -172,8 +230,7 @@ def _encode_chunks(
     room = cupy.empty(slot * len(sizes), np.uint8)
     starts = np.arange(len(sizes), dtype=np.int64) * slot
     into = _nvcomp().as_arrays(room, starts.tolist(), [slot] * len(sizes), _stream())
-    coded = codec.encode(_batch(addresses, sizes), out=into)
-    return starts + int(room.data.ptr), np.array(coded.buffer_sizes, np.int64), (room, into, coded)
+    return Call(codec, _batch(addresses, sizes), into, starts + int(room.data.ptr), sizes, room)
 
 
 def _chunks(arrays: Sequence[Any], step: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Any]:

@@ -18,6 +18,7 @@ import nvckpt
 from nvckpt import benchmark, benchmark_cuda, benchmark_peers, samples
 from nvckpt.benchmark import BenchOptions, measure
 from nvckpt.benchmark_codecs import parse_all
+from nvckpt.benchmark_rows import as_csv, as_markdown
 from nvckpt.codecs import blocks
 from nvckpt.codecs.content import Content
 from nvckpt.codecs.errors import CodecUnavailableError, InvalidLevelError, UnknownNameError
@@ -209,15 +210,17 @@ def test_tiles_change_no_ratio():
     assert tiled.ratio == once.ratio
 
 
-def test_stages_of_a_file_are_in_its_row(monkeypatch):
+def test_stages_of_a_file_are_in_its_row():
     """What compressing reports of its stages is added up and shown."""
-    from nvckpt import benchmark_files
-
-    monkeypatch.setattr(benchmark_files, "stage_seconds", lambda result: {"read": 0.25, "write": 1.0})
     result = measure([FILE, FILE], BenchOptions(codecs=("zstd",), groups=("grads",), runs=1, whole_file=True))
     row = result.records()[-1]
-    assert (row["group"], row["read_stage_seconds"], row["write_stage_seconds"]) == ("file", 0.5, 2.0)
-    assert row["encode_stage_seconds"] is None
+    assert row["group"] == "file"
+    assert {"read", "encode", "write"} <= set(row["stages"])
+    assert 0 < row["stages"]["encode"] < 2 * row["encode_seconds"]
+    assert (
+        f"encode {row['stages']['encode']}"
+        in next(reversed(list(csv.DictReader(io.StringIO(as_csv([row]))))))["stages"]
+    )
 
 
 # The GPU's rows, on a device that is none.
@@ -276,37 +279,77 @@ class HostBlocks:
             out[:1] ^= self.wrong
 
 
+class HostBatch:
+    """One call for chunks of a group, in the place of nvCOMP's."""
+
+    def __init__(self, arrays, outs=None):
+        self.arrays, self.outs = arrays, outs
+        self.sizes = np.array([len(a) for a in arrays])
+        self.buffer_sizes = [len(a) // 2 for a in arrays]
+
+    def encode(self):
+        return self
+
+    def decode(self):
+        for array, out in zip(self.arrays, self.outs, strict=True):
+            out[:] = array
+
+
+class HostVendor:
+    """`nvcomp` as its calls are prepared."""
+
+    def encoding_calls(self, arrays, name, elements, level, chunk):
+        assert len(elements) == len(arrays)
+        assert (name, level, chunk) == ("zstd", "default", 4096)
+        return [(0, HostBatch(arrays))]
+
+    def decoding_calls(self, coded, outs, name, elements, level, chunk):
+        ((_, call, _),) = coded
+        return [HostBatch(call.arrays, outs)]
+
+
 @pytest.fixture
 def gpu(monkeypatch):
     """A benchmark that believes to have a GPU."""
     device, coder = HostDevice(), HostBlocks()
-    monkeypatch.setattr(benchmark.device, "resolve", lambda name: "cuda")
+    monkeypatch.setattr(benchmark.device, "resolve", lambda name, size=None, **_: "cuda:0")
+    monkeypatch.setattr(benchmark_cuda.engines, "cannot_on_gpu", lambda choice: None)
     monkeypatch.setattr(
-        benchmark_cuda, "connect", lambda name, runs: benchmark_cuda.CudaCoder(device, coder, runs, name)
+        benchmark_cuda,
+        "connect",
+        lambda name, runs: benchmark_cuda.CudaCoder(device, coder, runs, name, HostVendor()),
     )
     return device, coder
 
 
 def test_gpu_rows(gpu):
-    """All blocks of a group go in one call; the figures are those between events, the host's stand beside them."""
+    """All blocks of a group go in one call; the figures are those between events, the host's stand beside them.
+
+    nvCOMP's own calls have rows beside those of the whole way through nvckpt.
+    """
     device, coder = gpu
-    options = BenchOptions(codecs=("zstd", "snappy"), runs=3, whole_file=False)
+    options = BenchOptions(codecs=("zstd:chunk=4KiB", "snappy", "zstd:chunk=1000"), runs=3, whole_file=False)
     result = measure([FILE], options)
-    on_cpu = benchmark.CpuCoder(1, 1)
     parts = samples.take([str(FILE)], 0).parts
     rows = {(row.codec, row.group): row for row in result.rows}
+    choice = blocks.Choice("zstd", "default", 4096)
     for group in parts:
-        row = rows["zstd", group]
-        assert row.device == "cuda"
-        assert row.bytes_out == on_cpu.measure(parse_all(["zstd"])[0], group, parts[group]).bytes_out
+        row = rows["zstd:chunk=4KiB", group]
+        assert row.device == "cuda:0"
+        coded = [blocks.encode(part.data, part.content, choice).encoded_size for part in parts[group]]
+        assert row.bytes_out == sum(coded)
         assert len(row.encode_runs) == 3
         assert [host / event for host, event in zip(row.host_encode_runs, row.encode_runs, strict=True)] == [2, 2, 2]
+        alone = rows["zstd:chunk=4KiB, nvCOMP alone", group]
+        assert alone.bytes_out == sum(len(part.data) // 2 for part in parts[group])
         assert rows["snappy", group].problem == "codec 'snappy' needs something else"
+        assert "a multiple of 16" in rows["zstd:chunk=1000", group].problem
     assert set(coder.batches) == {len(p) for p in parts.values()}
-    assert rows["zstd", "all"].bytes_in == FILE.stat().st_size
+    for codec in ("zstd:chunk=4KiB", "zstd:chunk=4KiB, nvCOMP alone"):
+        assert rows[codec, "all"].bytes_in == FILE.stat().st_size
     assert result.conditions["gpu"] == "none"
-    # Two calls more than is measured, for each direction.
-    assert device.calls == len(parts) * (2 * 5) + len(parts)
+    # Two calls more than is measured, for each direction, of both kinds of rows.
+    assert device.calls == len(parts) * (2 * 2 * 5) + len(parts)
 
 
 def test_gpu_round_trip_is_compared(gpu):
@@ -353,16 +396,21 @@ def test_peer_is_measured_and_compared():
 # What the outputs say.
 
 
+def cells(entry):
+    return entry | {"stages": "; ".join(f"{name} {seconds}" for name, seconds in entry["stages"].items())}
+
+
 def test_outputs_agree_to_the_digit(sh):
     """JSON, CSV, Markdown, table and plot show the same figures of one measurement."""
     pytest.importorskip("matplotlib")
     from nvckpt.benchmark_plot import draw
-    from nvckpt.benchmark_rows import as_csv, as_markdown
 
     result = measure([FILE], BenchOptions(codecs=("zstd", "float"), runs=1))
     records = json.loads(json.dumps(result.records()))
     for line, entry in zip(csv.DictReader(io.StringIO(as_csv(records))), records, strict=True):
-        assert {k: v for k, v in line.items() if v} == {k: str(v) for k, v in entry.items() if v is not None}
+        assert {k: v for k, v in line.items() if v} == {
+            k: str(v) for k, v in cells(entry).items() if v not in (None, "")
+        }
     text = as_markdown(records)
     draw(records, str(sh.folder / "x.svg"), result.conditions)
     picture = (sh.folder / "x.svg").read_text()
