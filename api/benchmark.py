@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from nvckpt import benchmark_files, benchmark_peers, conditions
-from nvckpt.benchmark_codecs import CodecSpec, parse_all
+from nvckpt.benchmark_codecs import CodecSpec, parse_all, parse_usual
 from nvckpt.benchmark_rows import ALL_GROUPS, WHOLE_FILE, BenchResult, Row, total
 from nvckpt.codecs import blocks, device, registry
 from nvckpt.codecs.errors import CodecUnavailableError, InvalidLevelError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DEFAULT_CODECS = ("auto", "float", "float:level=fast", "zstd", "lz4", "snappy", "deflate", "gzip")
+GPU_CODECS = ("auto", "float", "float:level=fast", "ans", "bitcomp", "zstd", "lz4", "snappy", "gdeflate")
 SAMPLE = 64 << 20
 GPU_SAMPLE = 1 << 30
 """Bytes of a group; a GPU needs many to show its speed."""
@@ -36,13 +37,14 @@ Result = TypeVar("Result")
 class BenchOptions:
     """What to measure; checked when it is made.
 
-    `codecs` are names, with settings as in `zstd:level=3` or `ans:chunk=1MiB`, or `all`. `groups` empty means all.
+    `codecs` are names, with settings as in `zstd:level=3` or `ans:chunk=1MiB`, or `all`; empty means those that are
+    worth a look on the device. `groups` empty means all.
     `sample` bounds the bytes of each group (None: 64 MiB, on a GPU 1 GiB; 0 takes everything), `tile` repeats what
     there is until a group has so many bytes, for speeds that small files do not show. `whole_file` also compresses
     the files with everything around the codec; None does it for small ones. `peers` measures other compressors.
     """
 
-    codecs: tuple[str, ...] = DEFAULT_CODECS
+    codecs: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     level: registry.Level = "default"
     device: str = "auto"
@@ -55,9 +57,7 @@ class BenchOptions:
 
     def __post_init__(self) -> None:
         """Raise for names and numbers that cannot be; a codec that cannot run here gets a row instead."""
-        device.resolve(self.device, gpu_only=True)
-        if not self.specs():
-            raise InvalidRequestError("no codec is named: choose some, or all")
+        self.specs(device.resolve(self.device, gpu_only=True))
         known = (*GROUPS, STRUCTURE)
         for group in self.groups:
             if group not in known:
@@ -65,9 +65,10 @@ class BenchOptions:
         if self.runs < 1 or (self.sample or 0) < 0 or self.tile < 0 or self.threads < 0:
             raise InvalidRequestError("runs are at least 1, and sample, tile and threads are not negative")
 
-    def specs(self) -> tuple[CodecSpec, ...]:
-        """Return the codecs to measure."""
-        return parse_all(self.codecs, self.level)
+    def specs(self, where: str) -> tuple[CodecSpec, ...]:
+        """Return the codecs to measure on a device."""
+        usual = GPU_CODECS if where.startswith("cuda") else DEFAULT_CODECS
+        return parse_all(self.codecs, self.level) if self.codecs else parse_usual(usual, self.level)
 
 
 def bench(
@@ -106,7 +107,7 @@ def measure(paths: Sequence[str | os.PathLike[str]] = (), options: BenchOptions 
     found.update(coder.conditions())
     whole = _whole_file(options, names)
     rows: list[Row] = []
-    for spec in options.specs():
+    for spec in options.specs(where):
         problem = None if spec.name == registry.AUTO else registry.unavailable(spec.name)
         if problem:
             rows.append(Row(spec.text, ALL_GROUPS, where, problem=problem))

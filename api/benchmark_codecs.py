@@ -38,6 +38,11 @@ def parse_all(texts: Iterable[str], level: registry.Level = "default") -> tuple[
     return tuple(dict.fromkeys(specs))
 
 
+def parse_usual(texts: Iterable[str], level: registry.Level) -> tuple[CodecSpec, ...]:
+    """Parse texts that nobody asked for: a level that one of them lacks is its default there."""
+    return tuple(parse(text, _fitting(text.partition(":")[0], level)) for text in texts)
+
+
 def parse(text: str, level: registry.Level = "default") -> CodecSpec:
     """Parse `name` or `name:key=value,key=value`; InvalidRequestError or a codec's own error for what is unknown."""
     name, colon, settings = text.partition(":")

@@ -89,7 +89,7 @@ def bench(
     if json + csv + markdown > 1:
         raise UsageError("choose one of --json, --csv and --markdown")
     chosen = BenchOptions(
-        tuple(codec or BenchOptions().codecs),
+        tuple(codec or ()),
         tuple(group or ()),
         registry.parse_level(level),
         device,

@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "api" / "recorded_runs.json"
 GROUPS = ("weights", "master", "exp_avg", "exp_avg_sq", "grads")
 GIB = 1 << 30
-SKIPPED = ("peer", "store", "auto", "lz4", "snappy", "cascaded")
+CODECS = ("float", "ans", "zstd", "nvCOMP")
+ALONE = ", nvCOMP alone"
 
 # The article's clusters: GPUs, parameters, and what it says that they idle a month without compression.
 CLUSTERS = (
@@ -58,20 +59,25 @@ def read(path: Path) -> dict[str, Any]:
     conditions = document["conditions"]
     codecs: dict[str, dict[str, dict[str, float]]] = {}
     for row in document["results"]:
-        if row["ok"] and row["group"] in GROUPS and not row["codec"].startswith(SKIPPED):
+        if row["ok"] and row["group"] in GROUPS and row["codec"].startswith(CODECS):
             figures = {key: row[key] for key in ("ratio", "encode_gb_s", "decode_gb_s")}
             codecs.setdefault(row["codec"], {})[row["group"]] = figures
     source = conditions.get("source") or (
         f"{', '.join(conditions['files'])} on {conditions.get('gpu') or conditions['processor']},"
-        f" {conditions['date']}, nvckpt {conditions['nvckpt']} ({conditions['commit']})"
+        f" {conditions['date']}, nvckpt {conditions['nvckpt']} ({conditions['commit'] or 'no commit recorded'})"
     )
-    return {"source": source, "codecs": codecs}
+    needed = {part.like for part in LAYOUTS["adamw-bf16"]}
+    return {"source": source, "codecs": {name: found for name, found in codecs.items() if needed <= set(found)}}
 
 
 def packaged(kinds: dict[str, Any]) -> str:
     """What the package carries."""
     about = "Ratios and speeds (10^9 bytes a second) that nvckpt plan --params works with; made by article_report.py."
-    return json.dumps({"about": about, "kinds": kinds}, indent=1) + "\n"
+    ours = {
+        kind: {**run, "codecs": {name: found for name, found in run["codecs"].items() if not name.endswith(ALONE)}}
+        for kind, run in kinds.items()
+    }
+    return json.dumps({"about": about, "kinds": ours}, indent=1) + "\n"
 
 
 def report(kinds: dict[str, Any]) -> str:
@@ -221,7 +227,9 @@ def best(run: dict[str, Any], short: bool = False) -> list[str]:
     """The codecs that the money is told of: ZSTD, ANS, and float at both levels."""
     found = []
     for word in ("zstd", "ans", "float:level=fast", "float"):
-        names = [c for c in run["codecs"] if c == word] or [c for c in run["codecs"] if word in c]
+        # ZSTD is the article's: nvCOMP's on bytes as they are, not on the planes that nvckpt makes first.
+        wanted = (f"zstd{ALONE}", "nvCOMP zstd") if word == "zstd" else (word,)
+        names = [c for c in wanted if c in run["codecs"]] or [c for c in run["codecs"] if c.startswith(word)]
         found += [word if short else names[0]] if names else []
     return found
 

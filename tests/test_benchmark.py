@@ -62,6 +62,8 @@ def test_codec_specs():
     assert (zstd.name, zstd.level, fast.level, auto.text) == ("zstd", 3, "max", "auto")
     every = {spec.name: spec for spec in parse_all(["all"], 19)}
     assert {"auto", "float", "zstd", "ans"} <= set(every)
+    assert [spec.level for spec in BenchOptions(level=9).specs("cpu")] == [9, "default", "fast", 9, 9, "default", 9, 9]
+    assert "ans" in {spec.name for spec in BenchOptions().specs("cuda:0")}
     assert (every["zstd"].text, every["snappy"].level) == ("zstd:level=19", "default")
 
 
