@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from nvckpt.decompression import DecompressOptions as DecompressOptions
     from nvckpt.decompression import decompress as decompress
     from nvckpt.decompression import verify as verify
+    from nvckpt.difference import DiffOptions as DiffOptions
+    from nvckpt.difference import diff as diff
+    from nvckpt.extraction import ExtractOptions as ExtractOptions
+    from nvckpt.extraction import extract as extract
     from nvckpt.listing import inspect as inspect
     from nvckpt.loading import load as load
     from nvckpt.loading import load_file as load_file
@@ -37,9 +41,13 @@ _HOMES = {
     "BenchOptions": "benchmark",
     "CompressOptions": "compression",
     "DecompressOptions": "decompression",
+    "DiffOptions": "difference",
+    "ExtractOptions": "extraction",
     "bench": "benchmark",
     "compress": "compression",
     "decompress": "decompression",
+    "diff": "difference",
+    "extract": "extraction",
     "inspect": "listing",
     "load": "loading",
     "load_file": "loading",

@@ -57,6 +57,18 @@ class OutputTooLargeError(OperationError):
     code = "too_large"
 
 
+class NoSuchTensorError(OperationError):
+    """A tensor was asked for by a name that none has, or that does not tell which is meant."""
+
+    code = "not_found"
+
+
+class UnusableTensorError(OperationError):
+    """A tensor cannot be written as asked, or does not lie where the checkpoint says."""
+
+    code = "unsupported"
+
+
 class NotARegularFileError(OperationError):
     """A directory, link or device stands where a file is needed."""
 

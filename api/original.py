@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from nvckpt.decompression import damage_of
@@ -72,6 +73,12 @@ class Original:
             yield number, position + offset - start, offset, step
             offset += step
             index += 1
+
+    def prepare(self, offset: int, length: int) -> None:
+        """Have the first frames of a range decoded in the background, for a read that comes soon."""
+        numbers = dict.fromkeys(number for number, _, _, _ in islice(self.pieces(offset, length), self._threads + 1))
+        if numbers:
+            self._begin(list(numbers))
 
     def _begin(self, numbers: Sequence[int]) -> None:
         """Have frames decoded in the background, the first of them for immediate use."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from nvckpt.codecs import registry
 from nvckpt.files import show
@@ -121,6 +122,78 @@ class RescueResult:
         if not self.size_is_known:
             parts.append(f"more may be missing behind byte {self.bytes_out}")
         return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """One tensor that was written; `bytes` counts its values."""
+
+    name: str
+    group: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractResult:
+    """A finished extraction; `bytes_in` is the size of the source, `bytes_out` that of the output."""
+
+    source: str
+    output: str
+    format: str
+    bytes_in: int
+    bytes_out: int
+    seconds: float
+    device: str
+    tensors: tuple[Extracted, ...]
+
+
+DifferenceKind = Literal["values", "type", "only_first", "only_second"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One tensor that differs: its values, its dtype or shape, or that only one of the two has it.
+
+    `first` and `second` are dtype and shape there, None where it is not. `bytes` are those of the values, of the
+    larger one; of different values `changed` counts the elements.
+    """
+
+    name: str
+    kind: DifferenceKind
+    first: tuple[str, tuple[int, ...]] | None
+    second: tuple[str, tuple[int, ...]] | None
+    bytes: int
+    changed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DiffResult:
+    """Two checkpoints compared; sizes in bytes, of the files as they were before compression.
+
+    `rest` are the bytes that belong to no named tensor; None tells that they were not compared. `how` is `hash` when
+    the files' hashes were enough, else `tensors`. `is_identical` says that the files have the same bytes.
+    """
+
+    first: str
+    second: str
+    bytes_first: int
+    bytes_second: int
+    how: str
+    is_identical: bool
+    same_tensors: int
+    same_bytes: int
+    differences: tuple[Difference, ...]
+    rest_first: int
+    rest_second: int
+    rest_differs: bool | None
+    seconds: float
+
+    @property
+    def is_same(self) -> bool:
+        """Tell whether nothing that was compared differs."""
+        return not self.differences and not self.rest_differs
 
 
 @dataclass(frozen=True, slots=True)

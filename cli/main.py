@@ -14,8 +14,10 @@ from nvckpt.cli import batch
 from nvckpt.cli.bench import bench
 from nvckpt.cli.compress import compress
 from nvckpt.cli.decompress import decompress
+from nvckpt.cli.diff import diff
 from nvckpt.cli.doctor import doctor
 from nvckpt.cli.exits import Exit, Terminated, UsageError
+from nvckpt.cli.extract import extract
 from nvckpt.cli.levels import LevelCommand
 from nvckpt.cli.list import list_archives
 from nvckpt.cli.plan import plan
@@ -53,6 +55,8 @@ app.command("list")(list_archives)
 app.command("info", hidden=True)(list_archives)
 app.command()(verify)
 app.command("test", hidden=True)(verify)
+app.command()(extract)
+app.command()(diff)
 app.command(cls=LevelCommand)(bench)
 app.command()(plan)
 app.command()(doctor)

@@ -103,9 +103,13 @@ def tensor_lines(tensors: "Iterable[TensorInfo]") -> Iterator[str]:
     yield f"{'before':>11} {'after':>11} {'ratio':>7}  {'group':<14} {'dtype':<8} {'shape':<16} {'codec':<10}  tensor"
     for t in tensors:
         names = ", ".join(show(name) for name in t.names) or f"(opaque bytes at {t.offset})"
-        shape = "x".join(map(str, t.shape)) if t.shape else "-"
         sizes = f"{size(t.bytes_in):>11} {size(t.bytes_out):>11} {ratio(t.bytes_in, t.bytes_out):>7}"
-        yield f"{sizes}  {t.group:<14} {t.dtype or '-':<8} {shape:<16} {'+'.join(t.codecs):<10}  {names}"
+        yield f"{sizes}  {t.group:<14} {t.dtype or '-':<8} {shape(t.shape):<16} {'+'.join(t.codecs):<10}  {names}"
+
+
+def shape(sizes: Sequence[int] | None) -> str:
+    """Return a shape for people."""
+    return "x".join(map(str, sizes)) if sizes else "-"
 
 
 def path_json(key: str, path: str) -> dict[str, Any]:

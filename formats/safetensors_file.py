@@ -26,7 +26,7 @@ _NAMES = (
     "BOOL U8 I8 F4 F6_E2M3 F6_E3M2 F8_E4M3 F8_E5M2 F8_E4M3FNUZ F8_E5M2FNUZ F8_E8M0 "
     "I16 U16 F16 BF16 I32 U32 F32 I64 U64 F64 C64"
 )
-_DTYPES = {name: BY_NAME[name] for name in _NAMES.split()}
+DTYPES = {name: BY_NAME[name] for name in _NAMES.split()}
 
 _Pairs = list[tuple[str, object]]
 
@@ -160,7 +160,7 @@ def _entry(name: str, value: object) -> _Entry | None:
     begin, end = offsets
     if len(fields) != len(value) or begin > end:
         return None
-    dtype = _DTYPES.get(type_name)
+    dtype = DTYPES.get(type_name)
     if dtype is not None and _bits(shape, dtype) != (end - begin) * 8:
         return _Entry(name, None, shape, begin, end, makes_sense=False)
     return _Entry(name, dtype, shape, begin, end)

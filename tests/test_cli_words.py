@@ -15,7 +15,7 @@ from command import Shell
 from safetensors.numpy import save_file
 
 ANSI = re.compile(r"\x1b\[")
-COMMANDS = ["compress", "decompress", "list", "verify", "bench", "plan", "doctor"]
+COMMANDS = ["compress", "decompress", "list", "verify", "bench", "plan", "doctor", "extract", "diff"]
 DATA = b"some words, " * 3000
 
 

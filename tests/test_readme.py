@@ -75,5 +75,5 @@ def test_block_of_the_section_use_runs_as_it_stands(language, code, tmp_path):
 
 
 def test_section_use_has_its_blocks():
-    """Five for a shell and one for Python, so that the test above cannot run dry."""
-    assert [language for language, _ in BLOCKS] == ["bash"] * 5 + ["python"]
+    """Six for a shell and one for Python, so that the test above cannot run dry."""
+    assert [language for language, _ in BLOCKS] == ["bash"] * 6 + ["python"]
