@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from nvckpt.formats import crc32
+from nvckpt.codecs import crc32
 from nvckpt.formats.byte_source import JoinedBytes, MemoryBytes, Part
 from nvckpt.formats.checksum import checksum
 from nvckpt.formats.torch_zip_writer import ALIGNMENT, ZipLayout
