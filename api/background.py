@@ -67,6 +67,22 @@ def run(work: Callable[[], CompressResult], *, blocking: bool) -> Saving:
     return saving
 
 
+def wait() -> None:
+    """Wait for the save in the background, if there is one, and raise its error if nobody was told."""
+    global _last
+    with _lock:
+        before, _last = _last, None
+    if before is not None:
+        before._finish()
+
+
+def settle() -> None:
+    """Wait for the save in the background; its error stays for the next save."""
+    last = _last
+    if last is not None:
+        last._future.exception()
+
+
 _registered = False
 
 
@@ -75,9 +91,4 @@ def _wait_at_exit() -> None:
     global _registered  # noqa: PLW0603 - once a process
     if not _registered:
         _registered = True
-        getattr(threading, "_register_atexit", atexit.register)(_wait_for_last)
-
-
-def _wait_for_last() -> None:
-    if _last is not None:
-        _last._future.exception()
+        getattr(threading, "_register_atexit", atexit.register)(settle)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from nvckpt.background import settle
 from nvckpt.formats import opaque
 from nvckpt.formats.byte_source import FileBytes, StreamBytes
 from nvckpt.formats.container import is_archive
@@ -91,7 +92,11 @@ def _all_tensors(original: Original, map_location: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _opened(f: Readable) -> Iterator[FileBytes | StreamBytes | bytes]:
-    """An archive's data, or the first bytes of anything else; a file object is left where it was."""
+    """An archive's data, or the first bytes of anything else; a file object is left where it was.
+
+    What this process still writes in the background is waited for: it may be the file.
+    """
+    settle()
     if isinstance(f, str | os.PathLike):
         with Path(f).open("rb") as file:
             head = file.read(_HEAD)

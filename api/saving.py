@@ -6,7 +6,7 @@ on archives works on these.
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -62,7 +62,7 @@ def save(
     pickle_bytes, storages = pickled(obj, pickle_protocol)
     if not blocking:
         storages = [_copied(storage) for storage in storages]
-    return run(lambda: _write(lambda: state_file(pickle_bytes, storages, threads), target, options), blocking=blocking)
+    return run(lambda: write_state(state_file(pickle_bytes, storages, threads), target, options), blocking=blocking)
 
 
 def save_file(
@@ -83,7 +83,7 @@ def save_file(
     options = CompressOptions(codec, level, device, threads, force=True, verify=verify)
     target = _checked(filename)
     file = safetensors_file(tensors, metadata)
-    run(lambda: _write(lambda: file, target, options), blocking=True)
+    run(lambda: write_state(file, target, options), blocking=True)
 
 
 def _checked(f: Target) -> Path | Writable:
@@ -105,10 +105,15 @@ def _copied(storage: Any) -> Any:
     return storage.clone() if storage.device.type == "cpu" else storage.cpu()
 
 
-def _write(make: Callable[[], ByteSource], target: Path | Writable, options: CompressOptions) -> CompressResult:
+def write_state(
+    original: ByteSource, target: Path | Writable, options: CompressOptions, names: Mapping[int, str] | None = None
+) -> CompressResult:
+    """Write the archive of a file that is put together while it is read.
+
+    `names` gives a name for the offset of each zip in a file of several.
+    """
     started = time.perf_counter()
-    original = make()
-    source = read_source(original)
+    source = read_source(original, names=names)
     choice = Choice(options.codec, options.level)
     engine = engine_for_encoding(options.device, source.size, choice, options.threads, options.max_memory)
     work = Work(None)

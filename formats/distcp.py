@@ -6,6 +6,7 @@ Each zip holds one tensor or object under the name `archive`. What it is called 
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from nvckpt.formats import groups
@@ -24,7 +25,7 @@ METADATA_NAME = ".metadata"
 def find_tensors(
     data: ByteSource,
     directories: list[Directory],
-    names: dict[int, str],
+    names: Mapping[int, str],
     doubts: Doubts,
     role: str = groups.UNKNOWN_ROLE,
 ) -> list[Segment]:

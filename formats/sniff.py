@@ -1,7 +1,7 @@
 """Which format a file has, told by its content alone, and what its segments are."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,10 +15,11 @@ _HEAD = 512
 _TORCH_PICKLE = b"/data.pkl"
 
 
-def read_source(data: ByteSource, path: Path | None = None) -> Source:
+def read_source(data: ByteSource, path: Path | None = None, names: Mapping[int, str] | None = None) -> Source:
     """Understand a file as far as possible: segments that tile it, its format and the doubts.
 
-    Content decides; `path` only helps with names, through its own and a `.metadata` file beside it.
+    Content decides; `path` only helps with names, through its own and a `.metadata` file beside it, in whose place
+    `names` gives those of the zips at some offsets.
     Never raises for what the bytes are: whatever is not understood becomes opaque bytes, with a
     warning. An OSError from reading passes.
     """
@@ -26,7 +27,7 @@ def read_source(data: ByteSource, path: Path | None = None) -> Source:
         return opaque.opaque_source(opaque.EMPTY, 0)
     try:
         with _collector_paused():
-            return _read(data, data.read_at(0, min(_HEAD, data.size)), path)
+            return _read(data, data.read_at(0, min(_HEAD, data.size)), path, names)
     except MalformedCheckpointError as error:
         return opaque.opaque_source(opaque.UNKNOWN, data.size, f"{error}; kept as plain bytes")
     except OSError:
@@ -74,20 +75,20 @@ def _collector_paused() -> Iterator[None]:
 _NOT_UNDERSTOOD = "the file could not be understood; kept as plain bytes"
 
 
-def _read(data: ByteSource, head: bytes, path: Path | None) -> Source:
+def _read(data: ByteSource, head: bytes, path: Path | None, names: Mapping[int, str] | None) -> Source:
     """Try the formats in order: a safetensors length can look like any magic, so it comes first."""
     if head.startswith(opaque.LFS_MAGIC):
         return opaque.foreign_source(head, data.size)
     if safetensors_file.looks_like(head):
         return safetensors_file.read(data, groups.role_of_file(path))
     if head.startswith(LOCAL_MAGIC):
-        return _read_zip(data, head, path)
+        return _read_zip(data, head, path, names)
     if torch_legacy.MAGIC in head[: torch_legacy.MAGIC_WITHIN]:
         return _read_legacy(data, path)
     return opaque.foreign_source(head, data.size)
 
 
-def _read_zip(data: ByteSource, head: bytes, path: Path | None) -> Source:
+def _read_zip(data: ByteSource, head: bytes, path: Path | None, given: Mapping[int, str] | None) -> Source:
     try:
         directory = find_directory(data)
     except MalformedCheckpointError as error:
@@ -99,7 +100,7 @@ def _read_zip(data: ByteSource, head: bytes, path: Path | None) -> Source:
     if not formats:
         return opaque.foreign_zip(data.size)
     role = groups.role_of_file(path)
-    names = distcp.read_names(path) if opaque.TORCH_ZIP in formats else {}
+    names = given or distcp.read_names(path) if opaque.TORCH_ZIP in formats else {}
     if len(directories) > 1 or names:
         tensors = distcp.find_tensors(data, directories, names, doubts, role)
         return _tiled(opaque.DISTCP, data.size, tensors, doubts.warnings())
