@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "formats": {"formats"},
     "codecs": {"codecs"},
     "api": {"api", "formats", "codecs"},
-    "integrations": {"api", "formats"},
+    "integrations": {"api", "formats", "codecs"},
     "cli": {"cli", "api", "formats", "codecs"},
 }
 
