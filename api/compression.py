@@ -137,15 +137,25 @@ def already_compressed(source: str) -> bool:
 
 
 def write_archive(
-    data: ByteSource, source: Source, sink: OutputFile, engine: Engine, options: CompressOptions, work: Work
+    data: ByteSource,
+    source: Source,
+    sink: OutputFile,
+    engine: Engine,
+    options: CompressOptions,
+    work: Work,
+    *,
+    derive: bool = True,
 ) -> tuple[Index, int]:
-    """Write the whole archive of `data`, which was understood as `source`; returns its index and size."""
+    """Write the whole archive of `data`, which was understood as `source`; returns its index and size.
+
+    `derive` looks for tensors that follow from others, which reads samples of all.
+    """
     writer = ArchiveWriter(sink)
     # A pipe cannot be read back, so there each block is decoded right after it was coded, as a GPU always does.
     verify = options.verify and (engine.device != "cpu" or not isinstance(sink, AtomicFile))
     choice = blocks.Choice(options.codec, options.level)
     with shrinking_told():
-        runs = find_runs(source.segments, data) if options.codec == registry.AUTO else {}
+        runs = find_runs(source.segments, data) if derive and options.codec == registry.AUTO else {}
     job = EncodeJob(data, windows(source.segments, runs), choice, verify, stages=work.stages)
     for window, frames in engine.encode(job):
         before = writer.size

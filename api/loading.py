@@ -49,9 +49,15 @@ def load(
             if not data.startswith(_TORCH_MAGICS):
                 raise NotAnArchiveError("the file is neither an nvckpt archive nor a file of torch.save")
             return torch.load(f, map_location, weights_only=weights_only, **pickle_load_args)
-        with contextlib.closing(Original(data, threads, read_ahead=True)) as original:
+        with contextlib.closing(Original(data, threads)) as original:
             if original.reader.index.source_format == opaque.SAFETENSORS:
-                return _all_tensors(original, map_location)
+                return _all_tensors(original, map_location, threads)
+            if torch.cuda.is_available():
+                from nvckpt.state_cuda import NotDeferrable, load_on_gpu
+
+                with contextlib.suppress(NotDeferrable):
+                    return load_on_gpu(original, map_location, weights_only, threads, **pickle_load_args)
+        with contextlib.closing(Original(data, threads, read_ahead=True)) as original:
             file: Any = OriginalFile(original)
             try:
                 return torch.load(file, map_location, weights_only=weights_only, **pickle_load_args)
@@ -76,18 +82,40 @@ def load_file(filename: str | os.PathLike[str], device: str | int = "cpu", *, th
             found = original.reader.index.source_format
             if found != opaque.SAFETENSORS:
                 raise NotAnArchiveError(f"the archive holds {found}, not safetensors; use nvckpt.load")
-            return _all_tensors(original, device)
+            return _all_tensors(original, device, threads)
 
 
-def _all_tensors(original: Original, map_location: Any) -> dict[str, Any]:
+def _all_tensors(original: Original, map_location: Any, threads: int) -> dict[str, Any]:
     import torch
 
     from nvckpt.opening import OpenArchive
 
     if map_location is not None and not isinstance(map_location, str | int | torch.device):
         raise RuntimeError("safetensors have no locations to map: use a device string or torch.device instead")
-    opened = OpenArchive(original, "cpu" if map_location is None else map_location)
+    device = torch.device("cpu" if map_location is None else map_location)
+    if device.type == "cuda":
+        from nvckpt.codecs.device import cuda_problem
+
+        number = torch.cuda.current_device() if device.index is None else device.index
+        if cuda_problem(number) is None:
+            return _all_on_gpu(original, number, threads)
+    opened = OpenArchive(original, device)
     return {name: opened.get_tensor(name) for name in opened.offset_keys()}
+
+
+def _all_on_gpu(original: Original, number: int, threads: int) -> dict[str, Any]:
+    from nvckpt.device_loading import Target
+    from nvckpt.opening import OpenArchive
+    from nvckpt.state_cuda import fill_gpus
+
+    targets: list[Target] = []
+    tensors = {}
+    for name, slot in OpenArchive(original).slots():
+        tensors[name] = slot.empty(f"cuda:{number}")
+        if tensors[name].nbytes:
+            targets.append(Target(slot.offset, tensors[name].nbytes, tensors[name].data_ptr()))
+    fill_gpus(original, {number: targets}, threads)
+    return tensors
 
 
 @contextlib.contextmanager

@@ -84,6 +84,11 @@ class OpenArchive(Mapping[str, Any]):
             raise KeyError(f"several tensors of the archive are called {name!r}; nvckpt.load gives them all")
         return TensorSlice(self._original, *self._tensors[name], self._device)
 
+    def slots(self) -> Iterator[tuple[str, "TensorSlice"]]:
+        """Every name with its tensor, in the order of the file."""
+        for name in self._tensors:
+            yield name, self.get_slice(name)
+
     def _add_empty(self) -> None:
         """Tensors without bytes have no segment; a safetensors header names them."""
         for segment, view in safetensors_file.empty_tensors(self._original):
@@ -108,6 +113,21 @@ class TensorSlice:
     def get_dtype(self) -> str:
         """The element type as safetensors spells it."""
         return self._view.dtype.name
+
+    @property
+    def offset(self) -> int:
+        """Where the tensor's bytes begin in the original."""
+        return self._segment.offset + self._view.offset * self._view.dtype.bits // 8
+
+    def empty(self, device: Any) -> Any:
+        """A tensor of this shape and type, in row-major order, whose content is undefined."""
+        import torch
+
+        shape, bits = self._shape(), self._view.dtype.bits
+        data = torch.empty(math.prod(shape) * bits // 8, dtype=torch.uint8, device=device)
+        if bits < 8:
+            shape = (*shape[:-1], shape[-1] * bits // 8)
+        return data.view(torch_dtype(self._view.dtype)).reshape(shape)
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
         """Index as a tensor is indexed; of a tensor in row-major order only the first axis' rows are decoded."""

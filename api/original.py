@@ -37,7 +37,7 @@ class Original:
         self._read_ahead = self._threads if read_ahead else 0
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="nvckpt")
         self._decoded: OrderedDict[int, Future[memoryview]] = OrderedDict()
-        self._references = references_of(self.reader)
+        self.references = references_of(self.reader)
         self._extents = sorted(_extents(self.reader))
         self._starts = [extent[0] for extent in self._extents]
 
@@ -85,7 +85,7 @@ class Original:
         last = numbers[-1]
         for number in (*numbers, *range(last + 1, last + 1 + self._read_ahead)):
             if number < len(self.reader.frames) and number not in self._decoded:
-                self._decoded[number] = self._pool.submit(decode_frame, self.reader, number, self._references)
+                self._decoded[number] = self._pool.submit(decode_frame, self.reader, number, self.references)
         self._decoded.move_to_end(numbers[0])
         # Enough for all frames of one window, whose tensors may alternate, and for those in work.
         most = (2 + self._threads + self._read_ahead) * WINDOW

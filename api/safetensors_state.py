@@ -27,6 +27,12 @@ class TensorBytes:
         self._offset = tensor.storage_offset() * tensor.element_size()
         self.size: int = tensor.numel() * tensor.element_size()
 
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """See StorageBytes."""
+        found = self._storage.place
+        return (found[0], found[1] + self._offset) if found else None
+
     def read_at(self, offset: int, length: int) -> bytes:
         """See ByteSource."""
         return self._storage.read_at(self._offset + offset, length)

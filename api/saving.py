@@ -6,16 +6,17 @@ on archives works on these.
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nvckpt import files
 from nvckpt.background import Saving, run
 from nvckpt.codecs import registry
 from nvckpt.codecs.blocks import Choice
+from nvckpt.codecs.errors import DeviceMemoryError
 from nvckpt.compression import CompressOptions, Work, verify_written, write_archive
-from nvckpt.engines import engine_for_encoding
+from nvckpt.engines import Engine, engine_for_encoding
 from nvckpt.errors import NotARegularFileError
 from nvckpt.formats.atomic import AtomicFile, OutputFile
 from nvckpt.formats.byte_source import ByteSource
@@ -23,7 +24,10 @@ from nvckpt.formats.checksum import Buffer
 from nvckpt.formats.sniff import read_source
 from nvckpt.results import CompressResult, describe, group_sizes
 from nvckpt.safetensors_state import safetensors_file
-from nvckpt.state import PROTOCOL, pickled, state_file
+from nvckpt.state import PROTOCOL, StateFile, pickled, state_file
+
+if TYPE_CHECKING:
+    from nvckpt.state_cuda import StateGpu
 
 
 class Writable(Protocol):
@@ -60,9 +64,36 @@ def save(
     options = CompressOptions(codec, level, device, threads, force=True, verify=verify)
     target = _checked(f)
     pickle_bytes, storages = pickled(obj, pickle_protocol)
+    gpu = _gpu_of(storages, options)
+    try:
+        if gpu is not None:
+            return _save_from(
+                gpu, state_file(pickle_bytes, storages, threads, gpu.checksums), target, options, blocking
+            )
+    except DeviceMemoryError:
+        pass  # through the host it needs none
     if not blocking:
         storages = [_copied(storage) for storage in storages]
     return run(lambda: write_state(state_file(pickle_bytes, storages, threads), target, options), blocking=blocking)
+
+
+def _gpu_of(storages: Sequence[Any], options: CompressOptions) -> "StateGpu | None":
+    """The GPU that codes the state in its memory; nothing of CUDA is imported for a state in host memory."""
+    if not any(storage.device.type == "cuda" for storage in storages):
+        return None
+    from nvckpt.state_cuda import gpu_of
+
+    return gpu_of(storages, options)
+
+
+def _save_from(
+    gpu: "StateGpu", file: StateFile, target: Path | Writable, options: CompressOptions, blocking: bool
+) -> Saving:
+    """Code on the GPU; all of it at once before a save in the background."""
+    from nvckpt.state_cuda import CodedAhead
+
+    engine = gpu.engine(file) if blocking else CodedAhead(gpu.engine(file), file, options)
+    return run(lambda: write_state(file, target, options, engine=engine), blocking=blocking)
 
 
 def save_file(
@@ -83,7 +114,12 @@ def save_file(
     options = CompressOptions(codec, level, device, threads, force=True, verify=verify)
     target = _checked(filename)
     file = safetensors_file(tensors, metadata)
-    run(lambda: write_state(file, target, options), blocking=True)
+    gpu = _gpu_of([tensor.untyped_storage() for tensor in tensors.values()], options)
+    try:
+        engine = gpu.engine(file) if gpu is not None else None
+        run(lambda: write_state(file, target, options, engine=engine), blocking=True)
+    except DeviceMemoryError:
+        run(lambda: write_state(file, target, options), blocking=True)
 
 
 def _checked(f: Target) -> Path | Writable:
@@ -106,24 +142,30 @@ def _copied(storage: Any) -> Any:
 
 
 def write_state(
-    original: ByteSource, target: Path | Writable, options: CompressOptions, names: Mapping[int, str] | None = None
+    original: ByteSource,
+    target: Path | Writable,
+    options: CompressOptions,
+    names: Mapping[int, str] | None = None,
+    engine: Engine | None = None,
 ) -> CompressResult:
     """Write the archive of a file that is put together while it is read.
 
-    `names` gives a name for the offset of each zip in a file of several.
+    `names` gives a name for the offset of each zip in a file of several; `engine` codes tensors where they are.
     """
     started = time.perf_counter()
-    source = read_source(original, names=names)
-    choice = Choice(options.codec, options.level)
-    engine = engine_for_encoding(options.device, source.size, choice, options.threads, options.max_memory)
+    source = original.source if isinstance(original, StateFile) else read_source(original, names=names)
+    in_place = engine is not None
+    if engine is None:
+        choice = Choice(options.codec, options.level)
+        engine = engine_for_encoding(options.device, source.size, choice, options.threads, options.max_memory)
     work = Work(None)
     if not isinstance(target, Path):
-        index, size = write_archive(original, source, _Stream(target), engine, options, work)
+        index, size = write_archive(original, source, _Stream(target), engine, options, work, derive=not in_place)
     else:
         with files.open_output(target) as file:
-            index, size = write_archive(original, source, file, engine, options, work)
+            index, size = write_archive(original, source, file, engine, options, work, derive=not in_place)
             if isinstance(file, AtomicFile):
-                if options.verify and engine.device == "cpu":
+                if options.verify and (in_place or engine.device == "cpu"):
                     verify_written(file, index, options, work.stages)
                 file.commit(None, overwrite=True)
     return CompressResult(
@@ -139,6 +181,7 @@ def write_state(
         options.verify,
         group_sizes(describe(index, source.segments), size),
         source.warnings,
+        work.stages.report(),
     )
 
 

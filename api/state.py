@@ -8,13 +8,21 @@ import io
 import pickle
 import sys
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 from nvckpt.codecs import crc32
+from nvckpt.formats import opaque
 from nvckpt.formats.byte_source import JoinedBytes, MemoryBytes, Part
 from nvckpt.formats.checksum import checksum
+from nvckpt.formats.dtypes import UNKNOWN
+from nvckpt.formats.errors import MalformedCheckpointError
+from nvckpt.formats.pickle_walk import walk
+from nvckpt.formats.segments import Segment, Source, tile
+from nvckpt.formats.sniff import read_source
+from nvckpt.formats.torch_tensors import find_storages
 from nvckpt.formats.torch_zip_writer import ALIGNMENT, ZipLayout
 from nvckpt.pipeline import thread_count
 
@@ -39,6 +47,12 @@ class StorageBytes:
         with torch.no_grad():
             self._flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
         self._host = _memory(self._flat) if storage.device.type == "cpu" and self.size else None
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """The number of the CUDA device that holds the bytes, and their address there; None for other memory."""
+        device = self.storage.device
+        return (device.index, self.storage.data_ptr()) if device.type == "cuda" else None
 
     def read_at(self, offset: int, length: int) -> bytes:
         """See ByteSource."""
@@ -106,10 +120,42 @@ class _Pickler(pickle.Pickler):
             raise RuntimeError("Cannot save multiple tensors or storages that view the same data as different types")
 
 
-def state_file(pickle_bytes: bytes, storages: Sequence[Any], threads: int = 0) -> JoinedBytes:
+class StateFile(JoinedBytes):
+    """The file of a state. `source` is what its segments are; `parts` that are storages are StorageBytes."""
+
+    def __init__(
+        self, parts: Iterable[Part], pickle_bytes: bytes, offsets: Sequence[int], sizes: Sequence[int]
+    ) -> None:
+        super().__init__(parts)
+        self._pickle, self._offsets, self._sizes = pickle_bytes, offsets, sizes
+
+    @cached_property
+    def source(self) -> Source:
+        """What `read_source` finds in the file, without reading a tensor: where everything is is known here."""
+        try:
+            found = find_storages(walk(self._pickle)[0])
+        except MalformedCheckpointError:
+            return read_source(self)
+        big_endian = sys.byteorder == "big"
+        tensors = []
+        for key, storage in found.items():
+            offset, size = self._offsets[int(key)], self._sizes[int(key)]
+            if storage.dtype is not UNKNOWN and size * 8 % storage.dtype.bits == 0:
+                group = storage.group(size)
+                tensors.append(Segment(offset, size, storage.dtype, group, tuple(storage.views), big_endian))
+        return Source(opaque.TORCH_ZIP, self.size, tile(self.size, tensors)[0])
+
+
+DeviceSums = Callable[[Sequence[StorageBytes]], dict[int, int]]
+"""Gives the CRC-32 of those parts whose bytes need not come to the host for it, by their numbers."""
+
+
+def state_file(
+    pickle_bytes: bytes, storages: Sequence[Any], threads: int = 0, device_sums: DeviceSums | None = None
+) -> StateFile:
     """Lay out the file of a pickle and its storages; reading it reads the storages."""
     parts = [StorageBytes(storage) for storage in storages]
-    sums = storage_checksums(parts, threads)
+    sums = storage_checksums(parts, threads, device_sums(parts) if device_sums else {})
     small = {
         "data.pkl": pickle_bytes,
         ".format_version": b"1",
@@ -122,11 +168,13 @@ def state_file(pickle_bytes: bytes, storages: Sequence[Any], threads: int = 0) -
     members.append(("version", MemoryBytes(version), zlib.crc32(version)))
     identity = _identity(members)
     members.append((".data/serialization_id", MemoryBytes(identity), zlib.crc32(identity)))
-    return _joined(members)
+    pieces, offsets = _joined(members)
+    first = len(small)
+    return StateFile(pieces, pickle_bytes, offsets[first : first + len(parts)], [part.size for part in parts])
 
 
-def storage_checksums(parts: Sequence[StorageBytes], threads: int) -> list[int]:
-    """CRC-32 of each storage, computed in pieces by several threads."""
+def storage_checksums(parts: Sequence[StorageBytes], threads: int, known: Mapping[int, int]) -> list[int]:
+    """CRC-32 of each storage, of those not `known` computed in pieces by several threads."""
 
     def crc(piece: tuple[int, int, int]) -> int:
         number, offset, length = piece
@@ -135,23 +183,28 @@ def storage_checksums(parts: Sequence[StorageBytes], threads: int) -> list[int]:
     pieces = [
         (number, offset, min(_STEP, part.size - offset))
         for number, part in enumerate(parts)
+        if number not in known
         for offset in range(0, part.size, _STEP)
     ]
-    sums = [0] * len(parts)
+    sums = [known.get(number, 0) for number in range(len(parts))]
     with ThreadPoolExecutor(thread_count(threads), thread_name_prefix="nvckpt") as pool:
         for (number, _, length), value in zip(pieces, pool.map(crc, pieces), strict=True):
             sums[number] = crc32.combine(sums[number], value, length)
     return sums
 
 
-def _joined(members: Iterable[tuple[str, Part, int]]) -> JoinedBytes:
+def _joined(members: Iterable[tuple[str, Part, int]]) -> tuple[list[Part], list[int]]:
+    """The pieces of the zip, and where each member's bytes begin."""
     layout = ZipLayout()
     parts: list[Part] = []
+    offsets: list[int] = []
     for name, part, crc in members:
+        start = layout.position
         before, after = layout.add(f"{TOP}/{name}", part.size, crc)
         parts += (MemoryBytes(before), part, MemoryBytes(after))
+        offsets.append(start + len(before))
     parts.append(MemoryBytes(layout.finish()))
-    return JoinedBytes(parts)
+    return parts, offsets
 
 
 def _identity(members: Sequence[tuple[str, Part, int]]) -> bytes:

@@ -62,7 +62,15 @@ def test_nobody_imports_a_folder_by_its_short_name(path):
 
 
 # What hands tensors over: only these know torch, and one of them writes a pickle.
-WITH_TORCH = {"state.py", "saving.py", "loading.py", "opening.py", "safetensors_state.py"}
+WITH_TORCH = {
+    "state.py",
+    "state_cuda.py",
+    "device_loading.py",
+    "saving.py",
+    "loading.py",
+    "opening.py",
+    "safetensors_state.py",
+}
 WITH_PICKLER = {"state.py"}
 
 

@@ -1,0 +1,163 @@
+"""The engine for a state whose tensors are in a GPU's memory: only what is coded is copied from there.
+
+Windows of the file that torch.save would write are put together in device memory, a batch at a time, from the
+tensors' storages and the few bytes between them, and coded and hashed there.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nvckpt.codecs.blocks import Block
+from nvckpt.codecs.cuda_checksum import BLOCK, SHORTEST, Xxh3State, xxh3_64
+from nvckpt.codecs.cuda_pieces import copy_pieces, piece_table
+from nvckpt.codecs.cuda_state import ALIGNMENT, StateCoder
+from nvckpt.engines import EncodeJob, Restored
+from nvckpt.formats.byte_source import JoinedBytes
+from nvckpt.formats.checksum import checksum
+from nvckpt.formats.container import ArchiveReader, payload_checksum
+from nvckpt.frames import Frame, frame_of
+from nvckpt.plan import BlockPlan, Window
+from nvckpt.references import References
+from nvckpt.stages import Stages
+from nvckpt.streaming import batches
+
+# The image, what is gathered from it, and the encoder's memory are a few times this, and stay below 1 GiB.
+BATCH = 128 << 20
+
+Frames = list[tuple[Window, list[Frame]]]
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePart:
+    """A part of the file that lies in the coder's device memory: where in the file, where in memory."""
+
+    offset: int
+    size: int
+    address: int
+
+
+class StateEngine:
+    """See `nvckpt.engines.Engine`; it only encodes, and only the file it was made for.
+
+    `parts` are those in device memory, in the order of the file; all else is read from the job's data.
+    """
+
+    def __init__(self, device: str, coder: StateCoder, parts: Sequence[DevicePart], batch: int = BATCH) -> None:
+        self.device = device
+        self._coder, self._parts, self._batch = coder, parts, batch
+
+    def encode(self, job: EncodeJob) -> Iterator[tuple[Window, list[Frame]]]:
+        """See Engine; the next batch is coded while the caller writes one. The hash is that of the file."""
+        with self._coder.here():
+            state = Xxh3State(self._coder.device)
+        groups = batches(job.windows, lambda window: window.end - window.start, self._batch)
+        with ThreadPoolExecutor(1, "nvckpt-gpu") as worker:
+            ahead = None
+            for group in groups:
+                current = worker.submit(self._coded, job, group, state)
+                if ahead is not None:
+                    yield from ahead.result()
+                ahead = current
+            if ahead is not None:
+                yield from ahead.result()
+        size = job.data.size
+        folded = max(0, size - 1) // BLOCK * BLOCK
+        start = max(0, folded - 64)
+        with self._coder.here():
+            job.file_hash.settle(state.digest128(size, job.data.read_at(start, size - start)))
+
+    def decode(self, reader: ArchiveReader, references: References, stages: Stages) -> Iterator[Restored]:
+        """Not what this engine is for."""
+        raise NotImplementedError
+
+    def _coded(self, job: EncodeJob, group: list[Window], state: Xxh3State) -> Frames:
+        """Code one batch."""
+        start, end = group[0].start // BLOCK * BLOCK, group[-1].end
+        last = end == job.data.size
+        plans = [plan for window in group for plan in window.blocks]
+        assert isinstance(job.data, JoinedBytes)
+        with job.stages.timed("encode", end - group[0].start), self._coder.here():
+            image = self._image(job.data, start, end)
+            # The file's last block is hashed at the end, even if it is whole.
+            folded = (end - 1 if last else end) // BLOCK * BLOCK
+            state.update(self._coder.device.address(image), max(0, folded - start))
+            arrays = self._gathered(image, start, plans)
+            sums = self._sums(arrays)
+            coded = self._coder.encode(arrays, [plan.content for plan in plans], job.choice)
+        frames = iter([_frame(block, plan, total) for block, plan, total in zip(coded, plans, sums, strict=True)])
+        return [(window, [next(frames) for _ in window.blocks]) for window in group]
+
+    def _image(self, data: JoinedBytes, start: int, end: int) -> Any:
+        """The file from `start` to `end` in device memory."""
+        image = self._coder.device.empty(end - start)
+        base = self._coder.device.address(image) - start
+        sources: list[int] = []
+        targets: list[int] = []
+        sizes: list[int] = []
+        rest: list[tuple[int, int]] = []
+        position = start
+        for part in self._parts:
+            low, high = max(part.offset, start), min(part.offset + part.size, end)
+            if low >= high:
+                continue
+            if low > position:
+                rest.append((position, low))
+            sources.append(part.address + low - part.offset)
+            targets.append(base + low)
+            sizes.append(high - low)
+            position = high
+        if position < end:
+            rest.append((position, end))
+        host = self._coder.device.upload(np.frombuffer(b"".join(data.read_at(a, b - a) for a, b in rest), np.uint8))
+        address = self._coder.device.address(host)
+        for low, high in rest:
+            sources.append(address)
+            targets.append(base + low)
+            sizes.append(high - low)
+            address += high - low
+        copy_pieces(self._coder.device, piece_table(sources, targets, sizes))
+        return image
+
+    def _gathered(self, image: Any, start: int, plans: Sequence[BlockPlan]) -> list[Any]:
+        """Each block's bytes in one piece at a multiple of 16: in the image where they lie so, else copied."""
+        arrays: list[Any] = []
+        sources: list[int] = []
+        targets: list[int] = []
+        sizes: list[int] = []
+        device = self._coder.device
+        base = device.address(image) - start
+        for plan in plans:
+            first = plan.extents[0][0]
+            if len(plan.extents) == 1 and (base + first) % ALIGNMENT == 0:
+                arrays.append(image[first - start : first - start + plan.size])
+                continue
+            array = device.empty(plan.size)
+            position = device.address(array)
+            for offset, length in plan.extents:
+                sources.append(base + offset)
+                targets.append(position)
+                sizes.append(length)
+                position += length
+            arrays.append(array[: plan.size])
+        copy_pieces(device, piece_table(sources, targets, sizes))
+        return arrays
+
+    def _sums(self, arrays: Sequence[Any]) -> list[int]:
+        """XXH3-64 of every block; of the few short ones on the host."""
+        device = self._coder.device
+        long = [i for i, array in enumerate(arrays) if len(array) >= SHORTEST]
+        places = [(device.address(arrays[i]), len(arrays[i])) for i in long]
+        found = dict(zip(long, xxh3_64(device, places), strict=True))
+        for i, array in enumerate(arrays):
+            if i not in found:
+                found[i] = checksum(device.download(array, np.uint8).data)
+        return [found[i] for i in range(len(arrays))]
+
+
+def _frame(block: Block, plan: BlockPlan, original_sum: int) -> Frame:
+    payload = payload_checksum([stream.data for stream in block.streams])
+    return frame_of(block, plan.extents, payload, original_sum)
