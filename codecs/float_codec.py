@@ -37,13 +37,13 @@ class Float(Codec):
 
     def encode(self, data: Buffer, level: int | None = None) -> bytes:
         """Code bytes of no known structure; `encode_values` is what knows more."""
-        return self.encode_values(data, Content(), "default")
+        return bytes(self.encode_values(data, Content(), "default"))
 
-    def encode_values(self, data: Buffer, content: Content, level: LevelName) -> bytes:
+    def encode_values(self, data: Buffer, content: Content, level: LevelName) -> Buffer:
         """Code a block of at most 256 MiB whose words and matrices are known."""
         if len(data) > MAX_SIZE:
             raise ValueError("a float stream holds at most 256 MiB")
-        stream: bytes = _implementation().encode(data, spec_of(len(data), content), level)
+        stream: Buffer = _implementation().encode(data, spec_of(len(data), content), level)
         return stream
 
     def check(self, stream: memoryview, size: int) -> None:

@@ -13,7 +13,7 @@ typedef struct {
     uint32_t slots[FLOAT_PROBABILITY_SUM];
     uint8_t symbols[FLOAT_CHUNK + 64];
     uint16_t prediction[FLOAT_PIECE];
-    uint64_t coded[FLOAT_CHUNK + 64]; /* transformed words; with zeros removed, also what the last chunk left over */
+    uint64_t coded[FLOAT_PIECE + 80]; /* transformed words; with zeros removed, also what the last piece left over */
     uint64_t expanded[FLOAT_PIECE];
     uint8_t first[FLOAT_PIECE / 8], second[FLOAT_PIECE / 2], low[6 * FLOAT_PIECE]; /* planes that are left out */
     float_entry *entries;
@@ -126,36 +126,40 @@ typedef struct {
     size_t left;      /* transformed words in d->coded from the chunk before */
 } sink;
 
-/* Transformed words of a chunk, from symbols and raw planes, to d->coded from word `at` on. */
-static void join_chunk(decoder *d, const float_parsed *s, uint64_t first, const chunk *c, uint8_t *coded) {
-    size_t word = (size_t)s->word, low_size = word - 2;
-    const uint8_t *symbols = s->layout == LAYOUT_LOG ? d->symbols : patched_symbols(d, c);
-    for (size_t i = 0; i < c->count; i += FLOAT_PIECE) {
-        uint64_t at = first + i;
-        d->kernels->join(symbols + i, s->first ? s->first + (s->layout == LAYOUT_LOG ? at / 8 : at) : d->first,
-                         s->second ? s->second + at / 2 : d->second, s->low ? s->low + at * low_size : d->low,
-                         float_least(FLOAT_PIECE, c->count - i), s->word, s->layout, coded + i * word);
+/* Transformed words of a piece of a chunk, from symbols and raw planes. `next` counts the exceptions before it. */
+static void join_piece(decoder *d, const float_parsed *s, uint64_t first, const chunk *c, size_t start, size_t count,
+                       uint32_t *next, uint8_t *coded) {
+    size_t word = (size_t)s->word;
+    int logarithmic = s->layout == LAYOUT_LOG;
+    const uint8_t *symbols = !logarithmic && c->raw ? c->raw : d->symbols;
+    uint64_t at = first + start;
+    d->kernels->join(symbols + start, s->first ? s->first + (logarithmic ? at / 8 : at) : d->first,
+                     s->second ? s->second + at / 2 : d->second, s->low ? s->low + at * (word - 2) : d->low, count,
+                     s->word, s->layout, coded);
+    if (!logarithmic) return;
+    for (; *next < c->exceptions; ++*next) {
+        size_t position = ((const float_u16 *)c->positions)[*next];
+        if (position >= start + count) return;
+        memcpy(coded + (position - start) * word, c->values + *next * word, word);
     }
-    if (s->layout != LAYOUT_LOG) return;
-    for (uint32_t i = 0; i < c->exceptions; i++)
-        memcpy(coded + ((const float_u16 *)c->positions)[i] * word, c->values + i * word, word);
 }
 
+/* At most a piece of words */
 static void emit(decoder *d, sink *to, const uint8_t *coded, size_t count) {
     const float_parsed *s = to->s;
-    for (size_t i = 0; i < count; i += FLOAT_PIECE) {
-        size_t length = float_least(FLOAT_PIECE, count - i);
-        float_predict(&to->cursor, d->prediction, length);
-        d->kernels->untransform(coded + i * (size_t)s->word, d->prediction, length, s->word, s->layout,
-                                to->out + to->written * (uint64_t)s->word);
-        to->written += length;
-    }
+    float_predict(&to->cursor, d->prediction, count);
+    d->kernels->untransform(coded, d->prediction, count, s->word, s->layout,
+                            to->out + to->written * (uint64_t)s->word);
+    to->written += count;
 }
 
-static uint64_t bits_from(const uint8_t *bitmap, uint64_t first, size_t count) {
-    uint64_t bits = 0;
-    memcpy(&bits, bitmap + first / 8, (count + 7) / 8);
-    return bits;
+/* The number of bits that are set in the bitmap's 8 bytes from bit `first` on; behind the bitmap they are 0. Without
+ * an instruction for it the compilers call a slower function. */
+static size_t bits_set(const uint8_t *bitmap, uint64_t first) {
+    uint64_t bits = *(const float_u64 *)(bitmap + first / 8);
+    bits -= bits >> 1 & 0x5555555555555555ull;
+    bits = (bits & 0x3333333333333333ull) + (bits >> 2 & 0x3333333333333333ull);
+    return (size_t)(((bits + (bits >> 4)) & 0x0F0F0F0F0F0F0F0Full) * 0x0101010101010101ull >> 56);
 }
 
 /* Writes as many places, 64 at a time, as `available` transformed words reach; returns how many were used. */
@@ -167,7 +171,7 @@ static size_t emit_with_zeros(decoder *d, sink *to, const uint8_t *coded, size_t
         size_t places = 0, kept = 0;
         while (places < FLOAT_PIECE && first + places < s->n) {
             size_t step = float_least(64, s->n - first - places);
-            size_t more = (size_t)__builtin_popcountll(bits_from(d->bitmap, first + places, step));
+            size_t more = bits_set(d->bitmap, first + places);
             if (used + kept + more > available) break;
             places += step;
             kept += more;
@@ -185,22 +189,27 @@ static size_t emit_with_zeros(decoder *d, sink *to, const uint8_t *coded, size_t
     }
 }
 
+/* A piece at a time, which stays in the first-level cache from the planes to the words. */
 static int take_words(decoder *d, void *context, uint64_t first, const chunk *c) {
     sink *to = context;
     size_t word = (size_t)to->s->word;
+    int raw_words = c->raw && to->s->layout == LAYOUT_LOG;
     uint8_t *buffer = (uint8_t *)d->coded;
-    const uint8_t *coded = buffer;
-    uint8_t *place = buffer + to->left * word;
-    if (!c->raw || to->s->layout != LAYOUT_LOG) join_chunk(d, to->s, first, c, place);
-    else if (d->bitmap) memcpy(place, c->raw, c->count * word);
-    else coded = c->raw;
-    if (!d->bitmap) {
-        emit(d, to, coded, c->count);
-        return FLOAT_OK;
+    uint32_t next = 0;
+    if (to->s->layout == LAYOUT_ROTATED) patched_symbols(d, c);
+    for (size_t start = 0; start < c->count; start += FLOAT_PIECE) {
+        size_t count = float_least(FLOAT_PIECE, c->count - start);
+        uint8_t *place = buffer + to->left * word;
+        if (raw_words) memcpy(place, c->raw + start * word, count * word);
+        else join_piece(d, to->s, first, c, start, count, &next, place);
+        if (!d->bitmap) {
+            emit(d, to, buffer, count);
+            continue;
+        }
+        size_t available = to->left + count, used = emit_with_zeros(d, to, buffer, available);
+        to->left = available - used;
+        memmove(buffer, buffer + used * word, to->left * word);
     }
-    size_t available = to->left + c->count, used = emit_with_zeros(d, to, buffer, available);
-    to->left = available - used;
-    memmove(buffer, buffer + used * word, to->left * word);
     return FLOAT_OK;
 }
 
@@ -216,10 +225,11 @@ static int read_bitmap(decoder *d, const float_parsed *s) {
     uint64_t size = (s->n + 7) / 8, set = 0;
     d->bitmap = malloc(size + 8);
     if (!d->bitmap) return FLOAT_NO_MEMORY;
+    memset(d->bitmap + size, 0, 8);
     int error = read_plane(d, &s->bitmap, take_bytes, d->bitmap);
     if (error) return error;
     for (uint64_t i = 0; i < size; i += 8)
-        set += (uint64_t)__builtin_popcountll(bits_from(d->bitmap, 8 * i, (size_t)(8 * float_least(8, size - i))));
+        set += bits_set(d->bitmap, 8 * i);
     int beyond = s->n % 8 && d->bitmap[size - 1] >> s->n % 8;
     return set == s->m && !beyond ? FLOAT_OK : FLOAT_BITMAP;
 }

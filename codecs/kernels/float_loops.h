@@ -181,14 +181,20 @@ static void join_rotated(const uint8_t *restrict symbols, const uint8_t *restric
         tops[i] = (uint16_t)(symbols[i] << 7 | mid[i] >> 1 | (uint16_t)(mid[i] << 15));
 }
 
-/* Two words at a time, without their signs */
-static void join_pairs(const uint8_t *symbols, const uint8_t *restrict nibbles, size_t pairs, uint16_t *restrict tops) {
-    const float_u16 *two = (const float_u16 *)symbols;
-    float_u32 *out = (float_u32 *)tops;
-    for (size_t i = 0; i < pairs; i++) {
-        uint32_t symbol = two[i], nibble = nibbles[i];
-        out[i] = (symbol & 0xFF) << 4 | (symbol & 0xFF00) << 12 | (nibble & 15) | (nibble & 0xF0) << 12;
+/* Nibbles and signs of whole groups of eight words, a byte each: signs in bit 7. Both loops fill vectors. */
+static void spread_planes(const uint8_t *restrict signs, const uint8_t *restrict nibbles, size_t groups,
+                          uint8_t *restrict low, uint8_t *restrict high) {
+    float_u16 *pairs = (float_u16 *)low;
+    for (size_t i = 0; i < 4 * groups; i++) pairs[i] = (uint16_t)((nibbles[i] | nibbles[i] << 4) & 0x0F0F);
+    for (size_t i = 0; i < groups; i++) {
+        uint64_t bits = signs[i] * 0x0101010101010101ull & 0x8040201008040201ull;
+        ((float_u64 *)high)[i] = (bits + 0x7F7F7F7F7F7F7F7Full) & 0x8080808080808080ull;
     }
+}
+
+static void join_bytes(const uint8_t *restrict symbols, const uint8_t *restrict low, const uint8_t *restrict high,
+                       size_t count, uint16_t *restrict tops) {
+    for (size_t i = 0; i < count; i++) tops[i] = (uint16_t)(symbols[i] << 4 | low[i] | high[i] << 8);
 }
 
 static void join_log(const uint8_t *symbols, const uint8_t *signs, const uint8_t *nibbles, size_t count,
@@ -208,15 +214,11 @@ static void join_log(const uint8_t *symbols, const uint8_t *signs, const uint8_t
         _mm256_storeu_si256((__m256i *)(tops + i), top);
     }
 #endif
-    join_pairs(symbols + i, nibbles + i / 2, (count - i) / 2, tops + i);
-    for (; i + 8 <= count; i += 8) {
-        for (int half = 0; half < 2; half++) {
-            /* Bit k of four goes to bit 16 k, then to the sign's place. */
-            uint64_t four = signs[i / 8] >> 4 * half & 15;
-            uint64_t spread = (four * 0x0000200040008001ull & 0x0001000100010001ull) << 15;
-            *(float_u64 *)(tops + i + 4 * half) |= spread;
-        }
-    }
+    size_t groups = (count - i) / 8;
+    uint8_t low[FLOAT_PIECE], high[FLOAT_PIECE];
+    spread_planes(signs + i / 8, nibbles + i / 2, groups, low, high);
+    join_bytes(symbols + i, low, high, 8 * groups, tops + i);
+    i += 8 * groups;
     for (; i < count; i++)
         tops[i] = (uint16_t)(symbols[i] << 4 | (nibbles[i / 2] >> i % 2 * 4 & 15) | (signs[i / 8] >> i % 8 & 1) << 15);
 }

@@ -5,24 +5,27 @@
 /* All bits set if x is negative as a signed number. Compilers make two set instructions or a branch of a comparison. */
 FLOAT_INLINE uint32_t sign_mask(uint32_t x) { return (uint32_t)((int32_t)x >> 31); }
 
-/* Both directions avoid branches that depend on data: a mispredicted one costs more than the step. `inside` is the
- * number of symbols in the row, known to the compiler for all rows but the last. */
-FLOAT_INLINE uint32_t encode_row(const uint8_t *symbols, const size_t lane_values, const size_t inside,
-                                 const float_coding *coding, uint32_t states[FLOAT_LANES], uint16_t *words,
-                                 uint32_t position, uint8_t *flag) {
+/* Both directions avoid branches that depend on data: a mispredicted one costs more than the step. Full rows are
+ * unrolled by all lanes, so that states and symbols have fixed places. */
+FLOAT_INLINE uint32_t encode_symbol(float_coding code, uint32_t *state, uint16_t *words, uint32_t position) {
+    uint32_t x = *state, frequency = code.packed & 4095;
+    uint32_t leaves = sign_mask((frequency << 19) - 1 - x);
+    words[position] = (uint16_t)x;
+    x >>= leaves & 16;
+    uint32_t quotient = (uint32_t)((uint64_t)x * code.reciprocal >> 32) >> (code.packed >> 25 & 15);
+    *state = x + (code.packed >> 12 & 0x1FFF) + quotient * (FLOAT_PROBABILITY_SUM - frequency);
+    return position - leaves;
+}
+
+FLOAT_INLINE uint32_t encode_full_row(const uint8_t *symbols, const size_t lane_values, const float_coding *coding,
+                                      uint32_t states[FLOAT_LANES], uint16_t *words, uint32_t position,
+                                      uint8_t *flag) {
     uint32_t seen = 0;
     for (size_t column = lane_values; column-- > 0;) {
-#pragma GCC unroll 8
+#pragma GCC unroll 32
         for (size_t lane = 0; lane < FLOAT_LANES; lane++) {
-            if (lane * lane_values + column >= inside) continue;
             float_coding code = coding[symbols[lane * lane_values + column]];
-            uint32_t x = states[lane], frequency = code.packed & 4095;
-            uint32_t leaves = sign_mask((frequency << 19) - 1 - x);
-            words[position] = (uint16_t)x;
-            position -= leaves;
-            x >>= leaves & 16;
-            uint32_t quotient = (uint32_t)((uint64_t)x * code.reciprocal >> 32) >> (code.packed >> 25 & 15);
-            states[lane] = x + (code.packed >> 12 & 0x1FFF) + quotient * (FLOAT_PROBABILITY_SUM - frequency);
+            position = encode_symbol(code, &states[lane], words, position);
             seen |= code.packed;
         }
     }
@@ -30,24 +33,53 @@ FLOAT_INLINE uint32_t encode_row(const uint8_t *symbols, const size_t lane_value
     return position;
 }
 
+/* The last row, of `inside` symbols */
+FLOAT_INLINE uint32_t encode_part_row(const uint8_t *symbols, const size_t lane_values, size_t inside,
+                                      const float_coding *coding, uint32_t states[FLOAT_LANES], uint16_t *words,
+                                      uint32_t position, uint8_t *flag) {
+    uint32_t seen = 0;
+    for (size_t column = lane_values; column-- > 0;) {
+        for (size_t lane = 0; lane * lane_values + column < inside; lane++) {
+            float_coding code = coding[symbols[lane * lane_values + column]];
+            position = encode_symbol(code, &states[lane], words, position);
+            seen |= code.packed;
+        }
+    }
+    *flag = (uint8_t)(seen >> 31);
+    return position;
+}
+
+/* Takes a word if the state is below its range, in 64 bits so that the sign is the answer; returns the position. */
+FLOAT_INLINE int64_t decode_symbol(const uint8_t *words, int64_t position, const uint32_t *slots, uint32_t *state,
+                                   uint8_t *symbol) {
+    uint32_t x = *state, entry = slots[x & (FLOAT_PROBABILITY_SUM - 1)];
+    x = (entry >> 20) * (x >> FLOAT_PROBABILITY_BITS) + (entry >> 8 & 4095);
+    uint32_t next = ((const float_u16 *)words)[position - 1];
+    int64_t takes = ((int64_t)x - FLOAT_STATE_LOW) >> 63;
+    *state = x << (takes & 16) | (next & (uint32_t)takes);
+    *symbol = (uint8_t)entry;
+    return position + takes;
+}
+
 /* Lanes are taken in descending order, so that the words are read one by one from the end. A step takes 32 words at
  * most, and the 128 bytes of states lie before them: a position is checked once a step, before the next one. */
-FLOAT_INLINE int64_t decode_row(const uint8_t *words, int64_t position, const size_t lane_values, const size_t inside,
-                                const uint32_t *slots, uint32_t states[FLOAT_LANES], uint8_t *symbols) {
+FLOAT_INLINE int64_t decode_full_row(const uint8_t *words, int64_t position, const size_t lane_values,
+                                     const uint32_t *slots, uint32_t states[FLOAT_LANES], uint8_t *symbols) {
     for (size_t column = 0; column < lane_values; column++) {
         if (position < 0) return position;
-#pragma GCC unroll 8
-        for (size_t lane = FLOAT_LANES; lane-- > 0;) {
-            size_t index = lane * lane_values + column;
-            if (index >= inside) continue;
-            uint32_t x = states[lane], entry = slots[x & (FLOAT_PROBABILITY_SUM - 1)];
-            x = (entry >> 20) * (x >> FLOAT_PROBABILITY_BITS) + (entry >> 8 & 4095);
-            uint32_t next = ((const float_u16 *)words)[position - 1];
-            uint32_t takes = sign_mask(x - FLOAT_STATE_LOW);
-            position += (int32_t)takes;
-            states[lane] = x << (takes & 16) | (next & takes);
-            symbols[index] = (uint8_t)entry;
-        }
+#pragma GCC unroll 32
+        for (size_t lane = FLOAT_LANES; lane-- > 0;)
+            position = decode_symbol(words, position, slots, &states[lane], &symbols[lane * lane_values + column]);
+    }
+    return position;
+}
+
+FLOAT_INLINE int64_t decode_part_row(const uint8_t *words, int64_t position, const size_t lane_values, size_t inside,
+                                     const uint32_t *slots, uint32_t states[FLOAT_LANES], uint8_t *symbols) {
+    for (size_t column = 0; column < lane_values && column < inside; column++) {
+        if (position < 0) return position;
+        for (size_t lane = (inside - column - 1) / lane_values + 1; lane-- > 0;)
+            position = decode_symbol(words, position, slots, &states[lane], &symbols[lane * lane_values + column]);
     }
     return position;
 }
@@ -62,9 +94,9 @@ FLOAT_INLINE uint32_t encode_rows(const uint8_t *symbols, size_t count, const si
         const uint8_t *place = symbols + row * row_size;
         size_t inside = count - row * row_size;
         if (inside >= row_size)
-            position = encode_row(place, lane_values, row_size, coding, x, words, position, &flagged[row]);
+            position = encode_full_row(place, lane_values, coding, x, words, position, &flagged[row]);
         else
-            position = encode_row(place, lane_values, inside, coding, x, words, position, &flagged[row]);
+            position = encode_part_row(place, lane_values, inside, coding, x, words, position, &flagged[row]);
     }
     memcpy(states, x, sizeof x);
     return position;
@@ -78,8 +110,8 @@ FLOAT_INLINE int64_t decode_rows(const uint8_t *words, int64_t position, size_t 
     for (size_t row = first; row * row_size < count && position >= 0; row++) {
         uint8_t *place = symbols + row * row_size;
         size_t inside = count - row * row_size;
-        if (inside >= row_size) position = decode_row(words, position, lane_values, row_size, slots, x, place);
-        else position = decode_row(words, position, lane_values, inside, slots, x, place);
+        if (inside >= row_size) position = decode_full_row(words, position, lane_values, slots, x, place);
+        else position = decode_part_row(words, position, lane_values, inside, slots, x, place);
     }
     memcpy(states, x, sizeof x);
     return position;
