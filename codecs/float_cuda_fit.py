@@ -75,7 +75,7 @@ def new_job(spec: FloatSpec, address: int, size: int, level: LevelName) -> Job:
     """Return a stream about which only the level has been asked."""
     layout = spec.layout(level)
     fitted = layout != Layout.BYTES and (level != "fast" or spec.kind == "fp64")
-    job = Job(spec, address, size, layout, 4 if fitted else 16, fitted, coded=address, coded_count=size // spec.word)
+    job = Job(spec, address, size, layout, 8 if fitted else 16, fitted, coded=address, coded_count=size // spec.word)
     if fitted and job.words:
         job.shapes = spec.matrices if len(spec.matrices) <= MAX_MATRICES else ((job.words, 0),)
     return job
