@@ -2,12 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nvckpt.codecs.errors import CorruptChunkError
-from nvckpt.codecs.float_cuda_device import THREADS, Device, decode_shared
+from nvckpt.codecs.float_cuda_device import THREADS, Arena, Device, decode_shared
 from nvckpt.codecs.float_cuda_tables import (
     BYTE_TILE,
     BYTES,
@@ -30,6 +30,9 @@ Place = tuple[int, int]
 """Address and size."""
 
 _BYTES_KIND = (1, 0)
+# Plain numbers: an enumeration's members are slow to look up, and this happens for each of many streams.
+_ROTATED, _ZEROS_REMOVED, _SIDE_PLANE = int(Layout.ROTATED), int(Flag.ZEROS_REMOVED), int(Flag.SIDE_PLANE)
+_SIGN_CONSTANT, _NO_NIBBLES, _NO_LOW = int(Flag.SIGN_CONSTANT), int(Flag.NO_NIBBLES), int(Flag.NO_LOW)
 _PARSE_ERRORS = {
     1: "the float stream is cut short",
     2: "the float stream's header contradicts itself",
@@ -49,17 +52,39 @@ _DECODE_ERRORS = {
 }
 
 
-def parse(device: Device, streams: Sequence[Place], sizes: Sequence[int]) -> Any:
+class Parsed(NamedTuple):
+    """What a header says, field by field as PARSED: plain numbers, which are read many times over."""
+
+    n: int
+    m: int
+    rows: int
+    columns: int
+    side: int
+    raw: list[int]
+    directory: list[int]
+    records: list[int]
+    limit: list[int]
+    error: int
+    layout: int
+    word: int
+    flags: int
+    matrix_count: int
+    tail_size: int
+    planes: int
+    known: int
+
+
+def parse(device: Device, streams: Sequence[Place], sizes: Sequence[int]) -> list[Parsed]:
     """Check header, matrices and sections of every stream; CorruptChunkError names what is wrong with the first."""
     table = np.array(
         [(address, size, original) for (address, size), original in zip(streams, sizes, strict=True)], SOURCE
     )
     sources, parsed = device.upload(table), device.zeros(PARSED.itemsize * len(table))
     device.launch("float_sections.parse_streams", _BYTES_KIND, len(table), 128, 0, [sources, parsed])
-    found = device.download(parsed, PARSED)
-    for error in found["error"]:
-        if error:
-            raise CorruptChunkError(_PARSE_ERRORS[int(error)])
+    found = [Parsed(*row) for row in device.download(parsed, PARSED).tolist()]
+    for header in found:
+        if header.error:
+            raise CorruptChunkError(_PARSE_ERRORS[header.error])
     return found
 
 
@@ -69,6 +94,7 @@ class Decoding:
     def __init__(self, device: Device, streams: Sequence[Place], outs: Sequence[Place]) -> None:
         self._device, self._streams, self._outs = device, streams, outs
         self._kept: list[Any] = []
+        self._arena = Arena(device)
         self._parsed = parse(device, streams, [size for _, size in outs])
         self._errors = device.zeros(4 * len(streams))
         self._planes: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
@@ -79,15 +105,14 @@ class Decoding:
 
     def run(self) -> None:
         """Decode everything; CorruptChunkError for the first stream that is damaged."""
-        live = [i for i in range(len(self._streams)) if self._parsed["n"][i]]
+        live = [i for i in range(len(self._streams)) if self._parsed[i].n]
         entries = self._describe_matrices(live)
         for i in live:
             self._add(i, self._parsed[i], entries.get(i, 0))
         for i, (address, _) in enumerate(self._streams):
-            size, word = int(self._parsed["tail_size"][i]), int(self._parsed["word"][i])
-            if size:
-                whole = int(self._parsed["n"][i]) * word
-                self._tails.append((address + 32, self._outs[i][0] + whole, size, 0))
+            p = self._parsed[i]
+            if p.tail_size:
+                self._tails.append((address + 32, self._outs[i][0] + p.n * p.word, p.tail_size, 0))
         self._decode(_BYTES_KIND, self._first_planes)
         self._expand_sides()
         for kind, planes in self._planes.items():
@@ -99,11 +124,6 @@ class Decoding:
             if error:
                 raise CorruptChunkError(_DECODE_ERRORS[int(error) & -int(error)])
 
-    def _empty(self, size: int) -> int:
-        memory = self._device.empty(size)
-        self._kept.append(memory)
-        return self._device.address(memory)
-
     def _upload(self, rows: Sequence[tuple[int, ...]], kind: Any) -> Any:
         memory = self._device.upload(np.array(rows, kind))
         self._kept.append(memory)
@@ -114,56 +134,55 @@ class Decoding:
         rows, entries, self._matrix_items = [], {}, []
         for i in live:
             p = self._parsed[i]
-            count = int(p["matrix_count"])
+            count = p.matrix_count
             if not count:
                 continue
-            entries[i] = self._empty(ENTRY.itemsize * count)
-            side = self._empty(int(p["side"]))
-            levels, columns = self._empty(4 * int(p["rows"])), self._empty(int(p["columns"]))
+            entries[i] = self._arena.take(ENTRY.itemsize * count)
+            side = self._arena.take(p.side)
+            levels, columns = self._arena.take(4 * p.rows), self._arena.take(p.columns)
             self._matrix_items.append(count)
             rows.append((self._streams[i][0] + HEADER_SIZE, entries[i], side, levels, columns, count, 0))
-            if p["flags"] & Flag.SIDE_PLANE:
-                index = int(p["word"]) if not p["layout"] else 1
-                self._first_planes.append(self._bytes_plane(i, p, index, side, int(p["side"])))
+            if p.flags & _SIDE_PLANE:
+                index = 1 if p.layout else p.word
+                self._first_planes.append(self._bytes_plane(i, p, index, side, p.side))
         self._matrices = rows
         return entries
 
-    def _bytes_plane(self, i: int, p: Any, index: int, words: int, count: int) -> tuple[int, ...]:
+    def _bytes_plane(self, i: int, p: Parsed, index: int, words: int, count: int) -> tuple[int, ...]:
         address = self._streams[i][0]
-        directory, records = address + int(p["directory"][index]), address + int(p["records"][index])
-        return (words, count, 0, 0, 0, 0, directory, records, int(p["limit"][index]), 0, 0, 0, 0, 0, i, 0)
+        directory, records = address + p.directory[index], address + p.records[index]
+        return (words, count, 0, 0, 0, 0, directory, records, p.limit[index], 0, 0, 0, 0, 0, i, 0)
 
-    def _add(self, i: int, p: Any, entries: int) -> None:
-        n, m, word, layout, flags = (int(p[name]) for name in ("n", "m", "word", "layout", "flags"))
+    def _add(self, i: int, p: Parsed, entries: int) -> None:
+        n, m, word, layout, flags = p.n, p.m, p.word, p.layout, p.flags
         kind = (word, layout)
         out, address = self._outs[i][0], self._streams[i][0]
-        matrix_count = int(p["matrix_count"])
+        matrix_count = p.matrix_count
         bitmap = 0
-        if flags & Flag.ZEROS_REMOVED:
-            bitmap = self._empty(-(-n // 32) * 4 + 16)
-            index = int(p["planes"]) - 1
-            self._first_planes.append(self._bytes_plane(i, p, index, bitmap, -(-n // 8)))
-        hard = p["known"] & MATRICES_ZERO_HAS_SYMBOL or not p["known"] & MATRICES_IN_GROUPS or layout == Layout.ROTATED
+        if flags & _ZEROS_REMOVED:
+            bitmap = self._arena.take(-(-n // 32) * 4 + 16)
+            self._first_planes.append(self._bytes_plane(i, p, p.planes - 1, bitmap, -(-n // 8)))
+        hard = p.known & MATRICES_ZERO_HAS_SYMBOL or not p.known & MATRICES_IN_GROUPS or layout == _ROTATED
         apart = bool(bitmap) or bool(matrix_count and hard)
-        to = self._empty(m * word) if apart else out
+        to = self._arena.take(m * word) if apart else out
         if apart:
             self._transforms[kind].append((out, n, to, bitmap, entries, m, matrix_count, 0, i, 0))
-        if layout == Layout.BYTES:
+        if not layout:
             stride = align(m)
-            planes = to if word == 1 else self._empty(stride * word)
+            planes = to if word == 1 else self._arena.take(stride * word)
             for j in range(word if m else 0):
                 self._planes[_BYTES_KIND].append(self._bytes_plane(i, p, j, planes + j * stride, m))
             if word > 1 and m:
                 self._joins.append((to, planes, m, stride, word, 0))
         elif m:
-            raw = [address + int(at) for at in p["raw"]]
-            raw[1] = 0 if flags & Flag.SIGN_CONSTANT else raw[1]
-            raw[2] = 0 if flags & Flag.NO_NIBBLES else raw[2]
-            raw[3] = 0 if flags & Flag.NO_LOW or word == 2 else raw[3]
-            directory, records = address + int(p["directory"][0]), address + int(p["records"][0])
+            raw = [address + at for at in p.raw]
+            raw[1] = 0 if flags & _SIGN_CONSTANT else raw[1]
+            raw[2] = 0 if flags & _NO_NIBBLES else raw[2]
+            raw[3] = 0 if flags & _NO_LOW or word == 2 else raw[3]
+            directory, records = address + p.directory[0], address + p.records[0]
             walk = (entries, matrix_count) if matrix_count and not apart else (0, 0)
             self._planes[kind].append(
-                (to, m, *raw, directory, records, int(p["limit"][0]), walk[0], walk[1], 0, 0, 0, i, flags)
+                (to, m, *raw, directory, records, p.limit[0], walk[0], walk[1], 0, 0, 0, i, flags)
             )
 
     def _decode(self, kind: tuple[int, int], planes: list[tuple[int, ...]]) -> None:

@@ -68,6 +68,33 @@ class Device(Protocol):
         """Start kernel `file.function` for a kind (word, layout); arguments are memory, or integers of 32 bits."""
 
 
+class Arena:
+    """Device memory in pieces of a larger allocation, as an allocation costs what planning several tensors does."""
+
+    _WHOLE = 4 << 20
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._kept: list[Any] = []
+        self._at = self._end = 0
+
+    def take(self, size: int) -> int:
+        """Return the 16-byte aligned address of `size` bytes, which live as long as the arena."""
+        size = -(-size // 16) * 16
+        if size > self._WHOLE // 4:
+            return self._allocate(size)
+        if size > self._end - self._at:
+            self._at = self._allocate(self._WHOLE)
+            self._end = self._at + self._WHOLE
+        self._at += size
+        return self._at - size
+
+    def _allocate(self, size: int) -> int:
+        memory = self._device.empty(size)
+        self._kept.append(memory)
+        return self._device.address(memory)
+
+
 class CupyDevice:
     """The current CUDA device and stream of CuPy."""
 

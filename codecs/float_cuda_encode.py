@@ -28,6 +28,10 @@ from nvckpt.codecs.float_words import raw_plane_sizes
 
 _TABLE_MOST = 416
 _BYTES_KIND = (1, 0)
+# Plain numbers: an enumeration's members are slow to look up, and this happens for each of many streams.
+_ROTATED, _LOG = int(Layout.ROTATED), int(Layout.LOG)
+_ZEROS_REMOVED, _SIDE_PLANE = int(Flag.ZEROS_REMOVED), int(Flag.SIDE_PLANE)
+_SIGN_CONSTANT, _NO_NIBBLES, _NO_LOW = int(Flag.SIGN_CONSTANT), int(Flag.NO_NIBBLES), int(Flag.NO_LOW)
 
 
 def encode_on(
@@ -43,8 +47,9 @@ def encode_on(
     buffer = device.empty(sum(slots))
     sizes = np.zeros(len(jobs), np.int64)
     todo = list(range(len(jobs)))
+    base = device.address(buffer)
     while todo:
-        places = [device.address(buffer) + int(offsets[i]) for i in todo]
+        places = [base + int(offsets[i]) for i in todo]
         some, broken = _Run(device, [jobs[i] for i in todo], places, kept).finish()
         sizes[todo] = some
         todo = [i for i, flags in zip(todo, broken, strict=True) if _repair(jobs[i], flags)]
@@ -83,7 +88,7 @@ class _Run:
         self._blocks: list[int] = []
         self._kinds: list[tuple[int, int]] = []
         self._part_bytes()
-        self._finish = np.zeros(len(jobs), FINISH)
+        self._finish: list[tuple[int, ...]] = []
         self._total = 0
         for i, job in enumerate(jobs):
             self._total = self._add(i, job, places[i], self._total)
@@ -107,47 +112,42 @@ class _Run:
 
     def _add(self, number: int, job: Job, place: int, chain: int) -> int:
         """Add a stream's planes; returns the number of the next block."""
-        word, m = job.spec.word, job.coded_count
+        word, m, words, layout = job.spec.word, job.coded_count, job.words, int(job.layout)
         at = place + HEADER_SIZE + MATRIX_SIZE * job.matrix_count
         sizes = iter(raw_plane_sizes(m, word, job.layout, job.flags))
         present = (
-            job.layout == Layout.ROTATED,
-            job.layout == Layout.LOG and not job.flags & Flag.SIGN_CONSTANT,
-            job.layout == Layout.LOG and not job.flags & Flag.NO_NIBBLES,
-            job.layout != Layout.BYTES and word > 2 and not job.flags & Flag.NO_LOW,
+            layout == _ROTATED,
+            layout == _LOG and not job.flags & _SIGN_CONSTANT,
+            layout == _LOG and not job.flags & _NO_NIBBLES,
+            layout and word > 2 and not job.flags & _NO_LOW,
         )
         raw = []
         for there in present:
             raw.append(at if there else 0)
             at += align(next(sizes)) if there else 0
-        coded = [(job.coded, m, job.sampling, job.kind)]
-        if job.layout == Layout.BYTES and word > 1:
+        coded = [(job.coded, m, job.sampling, (word, layout) if layout else _BYTES_KIND)]
+        if not layout and word > 1:
             coded = [(job.coded + j * align(m), m, job.sampling, _BYTES_KIND) for j in range(word)]
-        if job.flags & Flag.SIDE_PLANE:
+        if job.flags & _SIDE_PLANE:
             coded.append((job.side, job.side_count, 1, _BYTES_KIND))
-        if job.flags & Flag.ZEROS_REMOVED:
-            coded.append((job.bitmap, -(-job.words // 8), 1, _BYTES_KIND))
+        if job.flags & _ZEROS_REMOVED:
+            coded.append((job.bitmap, -(-words // 8), 1, _BYTES_KIND))
         directories, first, first_plane = 0, chain, len(self._planes)
-        for index, (words, count, sampling, kind) in enumerate(coded):
+        for index, (address, count, sampling, kind) in enumerate(coded):
             if not count:
                 continue
             directories += directory_size(count)
-            main = index == 0 and bool(job.layout)
-            places, entries, entry_count = (raw, job.entries, job.entry_count) if main else ([0] * 4, 0, 0)
-            flags = job.flags if main else 0
-            self._planes.append(
-                (words, count, *places, at, directories, 0, entries, entry_count, chain, first, sampling, number, flags)
-            )
+            own = (*raw, at, directories, 0, job.entries, job.entry_count) if index == 0 and layout else None
+            own = own or (0, 0, 0, 0, at, directories, 0, 0, 0)
+            flags = job.flags if index == 0 and layout else 0
+            self._planes.append((address, count, *own, chain, first, sampling, number, flags))
             self._blocks.append(-(-count // BLOCK))
             self._kinds.append(kind)
             first += self._blocks[-1]
-        tail_size = job.size - job.words * word
-        tail = job.address + job.words * word
-        planes = len(self._planes) - first_plane
-        self._finish[number] = (
-            *(place, job.words, m, tail, job.matrices, job.layout, word, job.flags, tail_size, job.matrix_count),
-            *(first_plane, planes, 0),
-        )
+        whole, planes = words * word, len(self._planes) - first_plane
+        places = (place, words, m, job.address + whole, job.matrices)
+        rest = (layout, word, job.flags, job.size - whole, job.matrix_count, first_plane, planes, 0)
+        self._finish.append((*places, *rest))
         return first
 
     def _launch(self) -> None:
@@ -155,12 +155,14 @@ class _Run:
         table = np.array(self._planes, PLANE) if self._planes else np.zeros(0, PLANE)
         planes = device.upload(table)
         kinds = sorted(set(self._kinds), reverse=True)  # side planes and bitmaps, of kind (1, 0), come last
-        # tickets, one for each kind; reports, one for each stream; statuses of blocks
-        tickets, reports = 16, align(4 * len(self._jobs))
-        self._state = device.zeros(4 * tickets + reports + 4 * self._total)
-        base = device.address(self._state)
+        # sizes, two numbers for each stream; reports, one for each; tickets, one for each kind; statuses of blocks
+        count = len(self._jobs)
+        self._told, tickets = align(8 * count) + align(4 * count), 4 * 16
+        self._state = device.zeros(self._told + tickets + 4 * self._total)
+        sizes = device.address(self._state)
+        reports, base = sizes + align(8 * count), sizes + self._told
         self._infos = device.empty(16 * self._total)
-        status = np.uint64(base + 4 * tickets + reports)
+        status = np.uint64(base + tickets)
         by_kind: dict[tuple[int, int], list[int]] = defaultdict(list)
         for number, kind in enumerate(self._kinds):
             by_kind[kind].append(number)
@@ -185,19 +187,19 @@ class _Run:
                 encode_shared(*kind),
                 [
                     *(planes, items, len(lists[kind]), np.uint64(base + 4 * number), status, self._infos),
-                    *(np.uint64(base + 4 * tickets), slots, TUNING[kind][1]),
+                    *(np.uint64(reports), slots, TUNING[kind][1]),
                 ],
             )
-        self._sizes = device.empty(8 * len(self._jobs))
-        arguments = [device.upload(self._finish), planes, status, self._infos, self._sizes]
+        arguments = [device.upload(np.array(self._finish, FINISH)), planes, status, self._infos, np.uint64(sizes)]
         self._kept += arguments[:1]
         device.launch("float_sections.finish_streams", _BYTES_KIND, len(self._jobs), 256, 0, arguments)
 
     def finish(self) -> tuple[npt.NDArray[np.int64], list[int]]:
         """Wait; sizes of the streams, and the flags of each that did not hold."""
-        sizes = self._device.download(self._sizes, "<i8")[: len(self._jobs)]
-        reports = self._device.download(self._state, "<u4")[16 : 16 + len(self._jobs)]
-        return sizes, [int(flags) for flags in reports]
+        count = len(self._jobs)
+        told = self._device.download(self._state[: self._told], np.uint8)
+        reports = told[align(8 * count) :].view("<u4")[:count]
+        return told[: 8 * count].view("<i8"), reports.tolist()
 
 
 def directory_size(count: int) -> int:

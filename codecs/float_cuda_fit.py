@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nvckpt.codecs.float_cuda_device import Device
+from nvckpt.codecs.float_cuda_device import Arena, Device
 from nvckpt.codecs.float_cuda_tables import (
     CANDIDATE,
     ENTRY,
@@ -35,6 +35,9 @@ _FIT_WARPS = 8
 _SAMPLE_RUNS = 32
 _RUN_BYTES = 512
 _EXCEPTION_SHARE, _ZERO_SHARE = 512, 128
+# Plain numbers: an enumeration's members are slow to look up, and this happens for each of many streams.
+_ROTATED, _LOG = int(Layout.ROTATED), int(Layout.LOG)
+_ZEROS_REMOVED, _SIDE_PLANE = int(Flag.ZEROS_REMOVED), int(Flag.SIDE_PLANE)
 
 
 @dataclass(slots=True)
@@ -91,13 +94,25 @@ def decide(device: Device, jobs: Sequence[Job]) -> list[Any]:
     found = []
     for kind, group in groups.items():
         # fast and fitted jobs never share a kind: at one level, FP32 is rotated or fitted
-        streams = _fit(device, kind, group, kept) if group[0].fitted else device.upload(_plain_streams(group))
+        streams = _fit(device, kind, group, kept) if group[0].fitted else _upload(device, _plain_streams(group))
         counts = np.array([job.words for job in group], np.int64)
-        found.append((group, streams, _sample(device, kind, streams, counts, group[0].fitted, kept)))
-    for group, streams, seen in found:
-        _settle(group, device.download(streams, FIT_STREAM), device.download(seen, SEEN))
+        _sample(device, kind, streams, counts, group[0].fitted, kept)
+        found.append((group, streams))
+    for group, streams in found:
+        _settle(group, *_download(device, streams, len(group)))
     _transform(device, [job for job in jobs if job.words and job.layout], kept)
     return kept
+
+
+def _upload(device: Device, streams: Table) -> Any:
+    """Memory of the streams' table, and behind it zeros for what the sample will see of each."""
+    return device.upload(np.concatenate([streams.view(np.uint8), np.zeros(SEEN.itemsize * len(streams), np.uint8)]))
+
+
+def _download(device: Device, memory: Any, count: int) -> tuple[Table, Table]:
+    """Wait; the streams' table as the kernels left it, and what the sample saw."""
+    told, size = device.download(memory, np.uint8), FIT_STREAM.itemsize * count
+    return told[:size].view(FIT_STREAM), told[size:].view(SEEN)
 
 
 def _fit(device: Device, kind: tuple[int, int], jobs: list[Job], kept: list[Any]) -> Any:
@@ -127,17 +142,17 @@ def _fit(device: Device, kind: tuple[int, int], jobs: list[Job], kept: list[Any]
     table["columns"] = device.address(columns) + np.cumsum(widths) - widths
     table["rows"], table["cols"], table["flat"] = rows, cols, flat
     table["first_row"], table["first_strip"] = np.cumsum(rows) - rows, np.cumsum(strips) - strips
-    for i, job in enumerate(jobs):
-        job.entries, job.entry_count = device.address(entries) + ENTRY.itemsize * int(first[i]), counts[i]
-        job.matrices, job.matrix_count = device.address(matrices) + MATRIX_SIZE * int(first[i]), counts[i]
     streams["words"], streams["count"] = [job.address for job in jobs], [job.words for job in jobs]
-    streams["entries"], streams["matrices"] = [job.entries for job in jobs], [job.matrices for job in jobs]
+    streams["entries"] = device.address(entries) + ENTRY.itemsize * first
+    streams["matrices"] = device.address(matrices) + MATRIX_SIZE * first
     streams["side"] = device.address(side) + np.array(firsts(sides), np.int64)
     streams["entry_count"], streams["first_candidate"] = counts, first
-    for i, job in enumerate(jobs):
-        job.side = int(streams["side"][i])
+    places = (streams[name].tolist() for name in ("entries", "matrices", "side"))
+    for job, count, *addresses in zip(jobs, counts, *places, strict=True):
+        job.entries, job.matrices, job.side = addresses
+        job.entry_count = job.matrix_count = count
 
-    candidates, memory = device.upload(table), device.upload(streams)
+    candidates, memory = device.upload(table), _upload(device, streams)
     kept += [candidates, means]
     count, threads = len(table), 32 * _FIT_WARPS
     total = int(rows.sum())
@@ -160,7 +175,7 @@ def _plain_streams(jobs: Sequence[Job]) -> Table:
 
 def _sample(
     device: Device, kind: tuple[int, int], streams: Any, counts: npt.NDArray[np.int64], whole: bool, kept: list[Any]
-) -> Any:
+) -> None:
     """Launch the sample of decisions 8 to 10: at even distances, or some where only left-out planes are guessed."""
     runs = -(-counts * kind[0] // _RUN_BYTES)
     if whole:
@@ -177,44 +192,45 @@ def _sample(
         samples["stream"] = np.arange(len(counts))
         samples["stride"] = np.maximum(1, runs // _SAMPLE_RUNS)
         samples["count"] = np.minimum(_SAMPLE_RUNS, runs)
-    memory, seen = device.upload(samples), device.zeros(SEEN.itemsize * len(counts))
+    memory = device.upload(samples)
     kept.append(memory)
+    seen = np.uint64(device.address(streams) + FIT_STREAM.itemsize * len(counts))
     arguments = [streams, memory, len(samples), seen]
     device.launch("float_fit.sample_words", kind, -(-len(samples) // _FIT_WARPS), 32 * _FIT_WARPS, 0, arguments)
-    return seen
 
 
-def _settle(jobs: list[Job], streams: Any, seen: Any) -> None:
+def _settle(jobs: list[Job], streams: Table, seen: Table) -> None:
     """Decisions 8 to 10 from what the kernels counted."""
-    for job, stream, sight in zip(jobs, streams, seen, strict=True):
+    told = zip(*(streams[name].tolist() for name in ("known", "side_count")), strict=True)
+    counted = zip(*(seen[name].tolist() for name in ("zeros", "exceptions", "all")), strict=True)
+    for job, (known, side_count), (zeros, exceptions, every) in zip(jobs, told, counted, strict=True):
         if job.fitted:
-            _choose_layout(job, stream, sight)
-        job.flags |= _left_out(job, int(sight["all"]))
+            job.known, job.side_count = known, side_count
+            _choose_layout(job, zeros, exceptions)
+        job.flags |= _left_out(job, every)
 
 
-def _choose_layout(job: Job, stream: Any, sight: Any) -> None:
-    run = _RUN_BYTES // job.spec.word
-    runs = -(-job.words // run)
+def _choose_layout(job: Job, zeros: int, exceptions: int) -> None:
+    words, run = job.words, _RUN_BYTES // job.spec.word
+    runs = -(-words // run)
     stride = sample_stride(runs)
     sampled = -(-runs // stride)
-    total = sampled * run - (runs * run - job.words if (sampled - 1) * stride == runs - 1 else 0)
-    zeros, exceptions = int(sight["zeros"]), int(sight["exceptions"])
-    job.known, job.side_count = int(stream["known"]), int(stream["side_count"])
+    total = sampled * run - (runs * run - words if (sampled - 1) * stride == runs - 1 else 0)
     if zeros * _ZERO_SHARE >= total:
-        job.flags |= Flag.ZEROS_REMOVED
-    if job.layout == Layout.LOG and job.spec.kind != "fp64" and exceptions * _EXCEPTION_SHARE > total - zeros:
+        job.flags |= _ZEROS_REMOVED
+    if job.layout == _LOG and job.spec.kind != "fp64" and exceptions * _EXCEPTION_SHARE > total - zeros:
         job.layout = Layout.ROTATED
         job.known = MATRICES_IN_GROUPS
-    if job.layout == Layout.ROTATED and not job.known & MATRICES_ROWCOL:
+    if job.layout == _ROTATED and not job.known & MATRICES_ROWCOL:
         job.entry_count = job.matrix_count = job.side_count = 0
     if job.side_count:
-        job.flags |= Flag.SIDE_PLANE
+        job.flags |= _SIDE_PLANE
 
 
 def _left_out(job: Job, seen: int) -> int:
     """Guess the planes that can be left out; the coder verifies."""
     flags = 0
-    if job.layout == Layout.LOG:
+    if job.layout == _LOG:
         if seen & (SEEN_SIGN | SEEN_NO_SIGN) != SEEN_SIGN | SEEN_NO_SIGN:
             flags |= Flag.SIGN_CONSTANT | (Flag.SIGN_VALUE if seen & SEEN_SIGN else 0)
         if not seen & SEEN_NIBBLE:
@@ -231,22 +247,17 @@ def _transform(device: Device, jobs: list[Job], kept: list[Any]) -> None:
     """Write transformed words apart where zeros are removed or the coder cannot predict on its way."""
     groups: dict[tuple[int, int], list[Job]] = defaultdict(list)
     for job in jobs:
-        hard = (
-            job.layout == Layout.ROTATED or job.known & MATRICES_ZERO_HAS_SYMBOL or not job.known & MATRICES_IN_GROUPS
-        )
-        if job.flags & Flag.ZEROS_REMOVED or (job.entry_count and hard):
+        hard = job.layout == _ROTATED or job.known & MATRICES_ZERO_HAS_SYMBOL or not job.known & MATRICES_IN_GROUPS
+        if job.flags & _ZEROS_REMOVED or (job.entry_count and hard):
             groups[job.kind].append(job)
-    started = []
+    started, arena = [], Arena(device)
+    kept.append(arena)
     for kind, group in groups.items():
         table, tiles = np.zeros(len(group), TRANSFORM), [-(-job.words // TILE) for job in group]
         for job, row, first in zip(group, table, firsts(tiles), strict=True):
-            coded = device.empty(job.words * job.spec.word)
-            kept.append(coded)
-            job.coded = device.address(coded)
-            if job.flags & Flag.ZEROS_REMOVED:
-                bitmap = device.empty(-(-job.words // 32) * 4)
-                kept.append(bitmap)
-                job.bitmap = device.address(bitmap)
+            job.coded = arena.take(job.words * job.spec.word)
+            if job.flags & _ZEROS_REMOVED:
+                job.bitmap = arena.take(-(-job.words // 32) * 4)
             row["words"], row["count"], row["coded"], row["bitmap"] = job.address, job.words, job.coded, job.bitmap
             row["entries"], row["entry_count"], row["first_tile"] = job.entries, job.entry_count, first
             job.entry_count = 0
@@ -263,9 +274,9 @@ def _transform(device: Device, jobs: list[Job], kept: list[Any]) -> None:
         started.append((kind, group, tiles, state))
     for kind, group, tiles, state in started:
         ends = device.download(state, "<u4")[4:][np.cumsum(tiles) - 1] & 0x3FFFFFFF
-        removed = [job for job in group if job.flags & Flag.ZEROS_REMOVED]
+        removed = [job for job in group if job.flags & _ZEROS_REMOVED]
         for job, end in zip(group, ends, strict=True):
-            if job.flags & Flag.ZEROS_REMOVED:
+            if job.flags & _ZEROS_REMOVED:
                 job.coded_count = int(end)
         _guess_again(device, kind, [job for job in removed if job.coded_count])
         for job in removed:
@@ -282,8 +293,9 @@ def _guess_again(device: Device, kind: tuple[int, int], jobs: list[Job]) -> None
     """Guess the planes left out from words that remained, of which the first is among the sample."""
     if not jobs or (kind[1] == Layout.ROTATED and kind[0] == 2):
         return
-    streams = device.upload(_plain_streams(jobs))
+    streams = _upload(device, _plain_streams(jobs))
     counts = np.array([job.coded_count for job in jobs], np.int64)
-    seen = _sample(device, kind, streams, counts, False, [])
-    for job, sight in zip(jobs, device.download(seen, SEEN), strict=True):
-        job.flags = job.flags & ~_LEFT_OUT | _left_out(job, int(sight["all"]))
+    _sample(device, kind, streams, counts, False, [])
+    _, seen = _download(device, streams, len(jobs))
+    for job, every in zip(jobs, seen["all"].tolist(), strict=True):
+        job.flags = job.flags & ~_LEFT_OUT | _left_out(job, every)
