@@ -20,10 +20,11 @@ class CodecSpec:
     name: str
     level: registry.Level = "default"
     chunk: int | None = None
+    planes: bool = True
 
     def choice(self) -> blocks.Choice:
         """Return what the coder takes; CodecUnavailableError where it cannot run here."""
-        return blocks.Choice(self.name, self.level, self.chunk)
+        return blocks.Choice(self.name, self.level, self.chunk, self.planes)
 
 
 def parse_all(texts: Iterable[str], level: registry.Level = "default") -> tuple[CodecSpec, ...]:
@@ -49,17 +50,22 @@ def parse(text: str, level: registry.Level = "default") -> CodecSpec:
     if name not in registry.names():
         registry.by_name(name)
     chunk: int | None = None
+    planes = True
     for setting in settings.split(",") if colon else ():
         key, _, value = setting.partition("=")
         if key == "level":
             level = registry.parse_level(value)
         elif key == "chunk":
             chunk = parse_size(value)
+        elif key == "planes" and value in ("on", "off"):
+            planes = value == "on"
         else:
-            raise InvalidRequestError(f"'{text}' has an unknown setting '{key}': choose level=... or chunk=...")
+            raise InvalidRequestError(
+                f"'{text}' has an unknown setting '{key}': choose level=..., chunk=... or planes=off"
+            )
     registry.check_level(name, level)
     registry.check_chunk(name, chunk)
-    return CodecSpec(text, name, level, chunk) if colon else _named(name, level)
+    return CodecSpec(text, name, level, chunk, planes) if colon else _named(name, level)
 
 
 def _named(name: str, level: registry.Level) -> CodecSpec:

@@ -37,11 +37,15 @@ _GUESS_FROM = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the user asked for: a codec name or `auto`, a level, and the bytes of a chunk (None: the codec's own)."""
+    """What the user asked for: a codec name or `auto`, a level, and the bytes of a chunk (None: the codec's own).
+
+    Without `planes` a standard codec gets floats as they are, as other tools give them.
+    """
 
     codec: str = registry.AUTO
     level: registry.Level = "default"
     chunk: int | None = None
+    planes: bool = True
 
     def __post_init__(self) -> None:
         """Fail early, with the registry's sentences, on a codec or level that cannot be."""
@@ -291,7 +295,7 @@ def _transform(data: Buffer, content: Content, choice: Choice) -> tuple[int, int
     Floats always go in planes. Whole numbers, and large opaque ranges (arrays in formats that no
     reader knows), do when a sample says so and the codec is ours to choose.
     """
-    if content.is_float and content.word in planes.WORD_SIZES and len(data) >= content.word:
+    if choice.planes and content.is_float and content.word in planes.WORD_SIZES and len(data) >= content.word:
         return FLOAT_PLANES, content.word
     candidates = _candidates(len(data), content) if choice.codec == registry.AUTO else []
     if not candidates:

@@ -118,7 +118,7 @@ def _by_nvcomp(arrays: Sequence[Any], contents: Sequence[Content], choice: Choic
         return []
     form = nvcomp.FORMATS[choice.codec]
     level = choice.level if isinstance(choice.level, str) else "default"
-    plans = [_planes(array, content, form) for array, content in zip(arrays, contents, strict=True)]
+    plans = [_planes(array, content, choice) for array, content in zip(arrays, contents, strict=True)]
     parts = [part for _, _, split in plans for part in split]
     worth = [True] * len(parts) if form.own else [blocks.worth_coding(sampled) for sampled in _samples(parts).values()]
     chosen = [i for i, part in enumerate(parts) if worth[i] and part.size >= nvcomp.SMALLEST]
@@ -136,8 +136,9 @@ def _by_nvcomp(arrays: Sequence[Any], contents: Sequence[Content], choice: Choic
     return [b if b.encoded_size < a.size else _stored(a) for b, a in zip(found, arrays, strict=True)]
 
 
-def _planes(array: Any, content: Content, form: nvcomp.NvcompFormat) -> tuple[int, int, list[Any]]:
-    if form.own or not content.is_float or content.word not in (2, 4, 8) or array.size < content.word:
+def _planes(array: Any, content: Content, choice: Choice) -> tuple[int, int, list[Any]]:
+    own = nvcomp.FORMATS[choice.codec].own
+    if own or not choice.planes or not content.is_float or content.word not in (2, 4, 8) or array.size < content.word:
         return NO_TRANSFORM, 0, [array]
     return FLOAT_PLANES, content.word, cuda_planes.split(array, content.word, True)
 
@@ -171,12 +172,17 @@ def _packed(coded: Sequence[nvcomp.Coded]) -> list[Any]:
 def decode(coded: Sequence[Block], outs: Sequence[Any], heads: Sequence[Sequence[memoryview]] | None = None) -> None:
     """Fill CuPy arrays of bytes, each of its block's original size and beginning at a multiple of 16.
 
-    Streams are CuPy arrays beginning at multiples of 16; `heads` are the same bytes on the host, where they are there.
+    Streams are CuPy arrays beginning at multiples of 16, or bytes of the host, which the CPU decodes; `heads` are the
+    bytes of the streams on the host, where they are there.
     CorruptChunkError if one does not fit; checksums must have been compared before (see `nvcomp`). Waits for the
     device.
     """
     work = _Decoding()
     for number, (block, out) in enumerate(zip(coded, outs, strict=True)):
+        if not all(is_array(stream.data) for stream in block.streams):
+            decoded = blocks.decode(fetched(block), out.size)
+            out.set(np.frombuffer(decoded, np.uint8))
+            continue
         parts = work.parts(block, out)
         for j, (stream, part) in enumerate(zip(block.streams, parts, strict=True)):
             work.add(stream, part, heads[number][j] if heads else None)
@@ -257,6 +263,23 @@ def first_difference(left: Sequence[Any], right: Sequence[Any]) -> int | None:
     table = piece_table([_address(a) for a in left], [_address(b) for b in right], [a.size for a in left])
     found = differing(CupyDevice(), table).nonzero()[0]
     return int(found[0]) if len(found) else None
+
+
+def is_array(data: Any) -> bool:
+    """Tell whether a stream's data are in device memory."""
+    return hasattr(data, "__cuda_array_interface__")
+
+
+def fetched(block: Block) -> Block:
+    """Return the block with all of its streams on the host."""
+    streams = tuple(
+        Stream(s.codec_id, s.original_size, _host(s.data), s.codec_param, s.library_version) for s in block.streams
+    )
+    return Block(block.transform_id, block.transform_param, streams)
+
+
+def _host(data: Any) -> Buffer:
+    return memoryview(data.get()) if is_array(data) else data
 
 
 def _address(array: Any) -> int:

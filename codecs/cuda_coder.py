@@ -16,7 +16,7 @@ from nvckpt.codecs import blocks, cuda_blocks
 from nvckpt.codecs.base import Buffer
 from nvckpt.codecs.blocks import Block, Choice, Stream
 from nvckpt.codecs.content import Content
-from nvckpt.codecs.cuda_blocks import OnHost
+from nvckpt.codecs.cuda_blocks import OnHost, is_array
 from nvckpt.codecs.cuda_pieces import copy_pieces, piece_table
 from nvckpt.codecs.errors import DeviceMemoryError, DeviceMismatchError
 from nvckpt.codecs.float_cuda_device import CupyDevice
@@ -163,7 +163,7 @@ class CudaCoder:
 
     def _all_on_device(self, block: Block) -> Block:
         streams = [
-            s if _is_array(s.data) else _replaced(s, self._cupy.asarray(np.frombuffer(s.data, np.uint8)))
+            s if is_array(s.data) else _replaced(s, self._cupy.asarray(np.frombuffer(s.data, np.uint8)))
             for s in block.streams
         ]
         return Block(block.transform_id, block.transform_param, tuple(streams))
@@ -175,7 +175,7 @@ class CudaCoder:
             streams = []
             for stream in block.streams:
                 array: Any = stream.data
-                if not _is_array(array):
+                if not is_array(array):
                     streams.append(stream)
                     continue
                 size = int(array.size)
@@ -252,13 +252,9 @@ def put_bytes(out: Bytes, part: Part, data: memoryview) -> None:
         position += length
 
 
-def _is_array(data: Any) -> bool:
-    return hasattr(data, "__cuda_array_interface__")
-
-
 def _on_device(block: Block) -> bool:
     """Whether any stream was left in device memory."""
-    return any(_is_array(stream.data) for stream in block.streams)
+    return any(is_array(stream.data) for stream in block.streams)
 
 
 # Standard streams come from anywhere, and nvCOMP's decoders are for sound data alone: the CPU's libraries read them.
