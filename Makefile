@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types check samples reliability fuzz bench-cpu bench-gpu clean
+.PHONY: help demo test quick lint types check samples reliability fuzz bench-cpu bench-gpu bench-batch man clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/installed ## install, compress and restore the sample checkpoints, and compare every byte
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash sample_data/demo.sh
@@ -47,6 +47,13 @@ bench-cpu: $(VENV)/developing ## measure the float codec on this CPU against wha
 
 bench-gpu: ## measure the float codec on this machine's GPU against nvCOMP (needs the cu12 or cu13 extra)
 	$(BIN)/python sample_data/bench_gpu.py --gib 4 --nvcomp --out bench-gpu.json
+
+bench-batch: $(VENV)/developing ## measure batches of small files: time a file, and how it grows
+	$(BIN)/python sample_data/bench_batch.py
+
+man: $(VENV)/installed ## make the manual page, cli/nvckpt.1, from the commands
+	$(BIN)/python -m nvckpt.cli.manual > cli/nvckpt.1.new
+	mv cli/nvckpt.1.new cli/nvckpt.1
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .typing .demo build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

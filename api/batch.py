@@ -52,17 +52,24 @@ def run(items: Sequence[Item], work: Callable[[Item], Result], jobs: int) -> Ite
             for connection in wait(list(at_work)):
                 assert isinstance(connection, Connection)
                 number = at_work.pop(connection)
-                following = next(waiting, None)
                 try:
-                    result = connection.recv()
-                    if following is not None:
-                        connection.send(following)
-                        at_work[connection] = following
+                    result: Result | Lost = connection.recv()
                 except (EOFError, ConnectionError):
                     result = Lost(_obituary(workers.pop(connection)))
-                    if following is not None:
+                following = next(waiting, None)
+                if following is not None:
+                    if connection in workers:
+                        at_work[connection] = following
+                        _tell(connection, following)
+                    else:
                         _start(workers, at_work, following, items, work)
                 yield number, result
+
+
+def _tell(connection: Connection, number: int) -> None:
+    """Give a worker an item; that it died meanwhile is noticed when its result is awaited."""
+    with contextlib.suppress(ConnectionError):
+        connection.send(number)
 
 
 def _start(
@@ -80,8 +87,7 @@ def _start(
     theirs.close()
     workers[ours] = _Worker(process, ours)
     at_work[ours] = number
-    with contextlib.suppress(ConnectionError):  # a worker that died already is noticed when its result is awaited
-        ours.send(number)
+    _tell(ours, number)
 
 
 def _serve(
@@ -108,6 +114,7 @@ def _serve(
 
 
 def _obituary(worker: _Worker) -> str:
+    worker.connection.close()
     worker.process.join()
     code = worker.process.exitcode or 0
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -71,7 +71,7 @@ def run(jobs: "Sequence[Job]", work: Work, talk: Talk, conduct: Conduct) -> Exit
             entries[number] = outcome.entry
     if talk.as_json:
         talk.document(report.document(conduct.command, [entry for entry in entries if entry is not None]))
-    elif conduct.is_batch:
+    elif conduct.is_batch and not talk.as_lines:
         tally.say(talk, conduct.found)
     return Exit.FAILED if tally.failed else Exit.OK
 

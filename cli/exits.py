@@ -13,6 +13,16 @@ class Exit(IntEnum):
     TERMINATED = 143
 
 
+MEANINGS = {
+    Exit.OK: "everything was done (what was skipped included)",
+    Exit.FAILED: "a file failed, was refused or is damaged; the others were done. `diff`: they differ",
+    Exit.USAGE: "the command line makes no sense; nothing was done. `diff`: they could not be compared",
+    Exit.INTERRUPTED: "interrupted (SIGINT)",
+    Exit.TERMINATED: "terminated (SIGTERM, SIGHUP)",
+}
+"""For the manual page and README."""
+
+
 class UsageError(Exception):
     """The command line contradicts itself; shown as a sentence, exit 2."""
 

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 import nvckpt
-from nvckpt.cli.exits import Exit
+from nvckpt.cli.exits import MEANINGS, Exit
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -18,8 +18,10 @@ SAMPLES = sorted((ROOT / "sample_data" / "checkpoints").iterdir())
 
 
 def test_exit_code_table_is_the_code():
-    """The exit codes that scripts rely on are those of the program."""
-    assert {int(code) for code in re.findall(r"^\| (\d+) \| ", README, re.MULTILINE)} == set(Exit)
+    """The exit codes that scripts rely on are those of the program, with the meanings of its manual page."""
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", README, re.MULTILINE)
+    assert {int(code): meaning for code, meaning in rows} == MEANINGS
+    assert set(MEANINGS) == set(Exit)
 
 
 def test_error_codes_are_the_code():
