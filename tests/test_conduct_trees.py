@@ -182,7 +182,7 @@ def test_archive_in_a_tree_is_not_compressed_again(sh, tree):
 
 def test_leftover_of_a_killed_run_is_not_taken(sh, tree):
     """A half-restored checkpoint begins like one."""
-    left = tree / ".a.pt.0123456789ab.tmp"
+    left = tree / ".c.pt.nvckpt-0123456789ab.tmp"
     tiny(left)
     sh.litter = list
     sh("compress", "-r", "run", check=0)
