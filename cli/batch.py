@@ -66,7 +66,7 @@ def run(jobs: "Sequence[Job]", work: Work, talk: Talk, conduct: Conduct) -> Exit
     entries: list[dict[str, Any] | None] = [None] * (len(jobs) if talk.as_json else 0)
     for number, outcome in _outcomes(jobs, work, talk, conduct):
         _say(outcome, talk, conduct)
-        tally.add(outcome.entry, outcome.groups)
+        tally.add(jobs[number].source, outcome.entry, outcome.groups)
         if talk.as_json:
             entries[number] = outcome.entry
     if talk.as_json:

@@ -28,11 +28,11 @@ class Tally:
         self._skipped: dict[str, int] = {}
         self.failed: list[str] = []
 
-    def add(self, entry: dict[str, Any], groups: "Iterable[GroupSize]") -> None:
-        """Count one input."""
+    def add(self, source: str, entry: dict[str, Any], groups: "Iterable[GroupSize]") -> None:
+        """Count one input, whose name in the entry may be no path any more."""
         self._files += 1
         if not entry["ok"]:
-            self.failed.append(entry["input"])
+            self.failed.append(source)
         elif entry.get("skipped"):
             self._skipped[entry["reason"]] = self._skipped.get(entry["reason"], 0) + 1
         else:
@@ -51,7 +51,7 @@ class Tally:
         if not talk.quiet:
             talk.line(self._line())
         self._say_passed_over(talk, found)
-        if self.failed:
+        if self.failed and self._files > 1:
             named = self.failed[:_MOST_NAMES]
             talk.recap(f"{len(self.failed):,} of {self._files:,} files failed:")
             for name in named:

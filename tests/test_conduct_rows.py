@@ -226,6 +226,15 @@ def test_batch_ends_with_a_total_table_and_names_what_failed(sh):
     assert done.err.splitlines()[-2:] == ["nvckpt: 1 of 3 files failed:", "nvckpt:   gone.pt"]
 
 
+def test_summary_shows_names_as_everything_else_does(sh):
+    """A name that is not UTF-8 is escaped, not replaced; one file alone needs no summary of failures."""
+    done = sh("verify", b"\xff\n", "x.pt", check=1)
+    assert "nvckpt:   \\xff\\n" in done.err.splitlines()
+    (sh.folder / "one").mkdir()
+    (sh.folder / "one" / "z.nvckpt").write_bytes(DATA)
+    assert len(sh("verify", "-r", "one", check=1).err.splitlines()) == 1
+
+
 @pytest.mark.parametrize("columns", [80, 140])
 def test_total_table_is_readable(columns, sh):
     """In a pipe: no colour, no line of the table beyond the width, nothing cut."""
