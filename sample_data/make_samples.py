@@ -13,13 +13,14 @@ import argparse
 import importlib.util
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from tiny_model import VOCAB, Config, LanguageModel
+from tiny_model import VOCAB, Config, LanguageModel, MoE
 from torch import Tensor
 from torch.nn import functional
 
@@ -87,7 +88,8 @@ def make_optimizer(cfg: Config, master: dict[str, Tensor]) -> torch.optim.AdamW:
         {"params": [p for p in master.values() if p.dim() > 1], "weight_decay": cfg.weight_decay},
         {"params": [p for p in master.values() if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=cfg.lr, betas=(cfg.beta1, cfg.beta2))
+    on_gpu = any(p.is_cuda for p in master.values())
+    return torch.optim.AdamW(groups, lr=cfg.lr, betas=(cfg.beta1, cfg.beta2), fused=on_gpu or None)
 
 
 def learning_rate(cfg: Config, step: int) -> float:
@@ -99,17 +101,17 @@ def learning_rate(cfg: Config, step: int) -> float:
     return cfg.lr * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
 
 
-def train(cfg: Config, corpus: Tensor) -> Run:
+def train(cfg: Config, corpus: Tensor, device: str = "cpu", experts: Callable[[Config], torch.nn.Module] = MoE) -> Run:
     """Train one model; the FP32 master is what AdamW updates, the model's weights are its rounding."""
     torch.manual_seed(cfg.seed)
-    model = LanguageModel(cfg)
+    model = LanguageModel(cfg, experts).to(device)
     master = {name: p.detach().clone() for name, p in model.named_parameters()}
     model.to(getattr(torch, cfg.dtype))
     optimizer = make_optimizer(cfg, master)
     losses, start = [], time.perf_counter()
     for step in range(cfg.steps):
         at = torch.randint(len(corpus) - cfg.context - 1, (cfg.batch, 1)) + torch.arange(cfg.context + 1)
-        tokens = corpus[at]
+        tokens = corpus[at].to(device)
         logits, aux = model(tokens[:, :-1])
         loss = functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
         model.zero_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -45,6 +46,8 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     The detour through FP32 gives the BF16 result that tensor cores give, several times quicker than BF16
     products on a CPU without instructions for them.
     """
+    if x.is_cuda:
+        return x @ weight.mT
     return (x.float() @ weight.float().mT).to(x.dtype)
 
 
@@ -75,7 +78,8 @@ class RMSNorm(nn.Module):
 def rotate(x: Tensor) -> Tensor:
     """Apply rotary position embeddings to [batch, heads, time, head_dim]."""
     half = x.shape[-1] // 2
-    angle = torch.outer(torch.arange(x.shape[-2]), 10000.0 ** (-torch.arange(half) / half))
+    time, pair = torch.arange(x.shape[-2], device=x.device), torch.arange(half, device=x.device)
+    angle = torch.outer(time, 10000.0 ** (-pair / half))
     cos, sin = angle.cos(), angle.sin()
     low, high = x.float().chunk(2, dim=-1)
     return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1).to(x.dtype)
@@ -152,12 +156,12 @@ class MoE(nn.Module):
 class Block(nn.Module):
     """One transformer layer."""
 
-    def __init__(self, cfg: Config) -> None:
+    def __init__(self, cfg: Config, experts: Callable[[Config], nn.Module]) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(cfg.dim)
         self.self_attn = Attention(cfg)
         self.post_attention_layernorm = RMSNorm(cfg.dim)
-        self.mlp = MoE(cfg) if cfg.experts else MLP(cfg)
+        self.mlp = experts(cfg) if cfg.experts else MLP(cfg)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the residual stream and the layer's auxiliary loss."""
@@ -167,17 +171,20 @@ class Block(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """A decoder-only transformer, its tensors named as in published checkpoints."""
+    """A decoder-only transformer, its tensors named as in published checkpoints.
 
-    def __init__(self, cfg: Config) -> None:
+    `experts` makes the feed-forward of a layer where the configuration has experts.
+    """
+
+    def __init__(self, cfg: Config, experts: Callable[[Config], nn.Module] = MoE) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(cfg.vocab, cfg.dim)
-        self.layers = nn.ModuleList(Block(cfg) for _ in range(cfg.layers))
+        self.layers = nn.ModuleList(Block(cfg, experts) for _ in range(cfg.layers))
         self.norm = RMSNorm(cfg.dim)
         self.lm_head = Linear(cfg.dim, cfg.vocab)
         for name, p in self.named_parameters():
             if p.dim() > 1:
-                into_stream = name.endswith(("o_proj.weight", "down_proj.weight", "w2"))
+                into_stream = name.endswith(("o_proj.weight", "down_proj.weight", "w2", "experts.down_proj"))
                 nn.init.normal_(p, std=0.02 / math.sqrt(2 * cfg.layers) if into_stream else 0.02)
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
