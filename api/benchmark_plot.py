@@ -13,7 +13,9 @@ STORAGE_SPEEDS = (1, 5, 10, 25, 55)
 _SUFFIXES = (".png", ".svg")
 # Told apart without colour: a letter beside the marker names the codec, and the legend lists the letters.
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+# The square is drawn first and is wider, so that both show where they meet.
 _MARKERS = {"encode_gb_s": ("o", "black", "encode"), "decode_gb_s": ("s", "white", "decode")}
+_SIZES = {"encode_gb_s": 4.5, "decode_gb_s": 7.5}
 _OFFSETS = (10, -10, 20, -20, 30, -30, 40, -40)
 """Points above and below its marker that a letter may move to."""
 _STYLES = ((0, (1, 2)), (0, (3, 2)), (0, (6, 2)), (0, (6, 2, 1, 2)), "solid")
@@ -110,8 +112,16 @@ def _draw_lines(axes: Any) -> None:
 def _draw_points(axes: Any, points: Sequence[Mapping[str, Any]]) -> None:
     for point in points:
         axes.plot([point[key] for key in _MARKERS], [point["ratio"]] * 2, color="0.5", linewidth=0.8, zorder=2)
-        for key, (marker, face, _) in _MARKERS.items():
-            axes.plot(point[key], point["ratio"], marker, color="black", markerfacecolor=face, markersize=6, zorder=3)
+        for key, (marker, face, _) in reversed(_MARKERS.items()):
+            axes.plot(
+                point[key],
+                point["ratio"],
+                marker,
+                color="black",
+                markerfacecolor=face,
+                markersize=_SIZES[key],
+                zorder=3,
+            )
 
 
 def _draw_letters(axes: Any, points: Sequence[Mapping[str, Any]]) -> None:

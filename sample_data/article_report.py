@@ -173,7 +173,7 @@ def money(kinds: dict[str, Any]) -> Iterator[str]:
         kind = "moe" if parameters == 671e9 else "dense"
         run = kinds[kind]
         without = outcome(parameters, None, gpus)
-        saved = (f"${without.money - outcome(parameters, figures(run, codec), gpus).money:,.0f}" for codec in best(run))
+        saved = (amount(without.money - outcome(parameters, figures(run, codec), gpus).money) for codec in best(run))
         rows.append((f"{gpus} GPUs, {parameters / 1e9:.0f} B, {kind}", claim, f"${without.money:,.0f}", *saved))
     names = [f"{name} saves" for name in best(kinds["dense"], short=True)]
     yield from table(("cluster", "article idles", "nvckpt idles", *names), rows)
@@ -189,7 +189,7 @@ def not_reproduced(kinds: dict[str, Any]) -> Iterator[str]:
     large = outcome(671e9, None, 256).money
     mixed = 12 / (4 / 1.47 + 8 / 1.085)
     dense, moe = kinds["dense"], kinds["moe"]
-    saves = (f"{codec} ${idle - outcome(405e9, figures(dense, codec), 128).money:,.0f}" for codec in dense["codecs"])
+    saves = (f"{codec} {amount(idle - outcome(405e9, figures(dense, codec), 128).money)}" for codec in dense["codecs"])
     whole = (
         f"{codec} {outcome(70e9, figures(dense, codec), 8).ratio:.3f} dense and"
         f" {outcome(70e9, figures(moe, codec), 8).ratio:.3f} with experts"
@@ -221,6 +221,10 @@ def not_reproduced(kinds: dict[str, Any]) -> Iterator[str]:
         "- **Speeds** differ with the machine (H200 here, Blackwell there), the library's version, and whether the"
         " allocations of a call count."
     )
+
+
+def amount(money: float) -> str:
+    return f"{'-' if money < 0 else ''}${abs(money):,.0f}"
 
 
 def best(run: dict[str, Any], short: bool = False) -> list[str]:
