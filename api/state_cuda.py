@@ -158,6 +158,8 @@ def _is_for_gpu(original: Original, map_location: Any, weights_only: bool | None
         return False
     if any(segment.big_endian for segment in segments) or cuda_problem() is not None:
         return False
+    is_open = map_location is None or isinstance(map_location, dict)
+    if not is_open and "cuda" not in str(map_location):
+        return False
     head = original.read_at(0, segments[0].length)
-    wanted = b"cuda" in head if map_location is None or isinstance(map_location, dict) else "cuda" in str(map_location)
-    return wanted and may_be_deferred(head)
+    return (not is_open or b"cuda" in head) and may_be_deferred(head)

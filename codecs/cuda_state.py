@@ -62,6 +62,8 @@ class CudaStateCoder:
 
     def encode(self, arrays: Sequence[Any], contents: Sequence[Content], choice: Choice) -> list[Block]:
         """See StateCoder; one copy from the device a stream, into pinned memory of exactly their size."""
+        # Threads that code on the host fetch bytes by streams of their own.
+        self._stream.synchronize()
         coded = cuda_blocks.encode(arrays, contents, choice, None, self._run)
         sizes = [len(s.data) for block in coded for s in block.streams if _is_array(s.data)]
         out = self._pinned(sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))

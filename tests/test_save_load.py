@@ -4,9 +4,11 @@ import errno
 import io
 import os
 import pickle
+import re
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import odd_states
@@ -25,6 +27,7 @@ from nvckpt.state import pickled, state_file
 pytestmark = pytest.mark.filterwarnings("ignore")
 # The digits that tell files apart, their CRC behind them and in the directory: torch hashes names its own way.
 IDENTITY = 40 + 4 + 4
+README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
 def names(folder) -> list[str]:
@@ -314,3 +317,15 @@ def test_the_state_file_reads_like_a_file(tmp_path):
     for offset, length in ((0, 1), (5, 1000), (700, 0), (len(whole) - 3, 3), (60, 4000)):
         piece = whole[offset : offset + length]
         assert file.read_at(offset, len(piece)) == piece
+
+
+def test_readme_training_section_runs_as_it_stands(tmp_path):
+    """The block of the section "In training", pasted whole; each change of the diff is a call that exists."""
+    section = README.split("## In training", 1)[1].split("\n## ")[0]
+    (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert names(tmp_path) == ["last.nvckpt", "model.nvckpt"]
+    for module, name in re.findall(r"from (nvckpt\.integrations\.\w+) import (\w+)", section):
+        source = Path(nvckpt.__file__).parent / "integrations" / f"{module.rpartition('.')[2]}.py"
+        assert f"class {name}(" in source.read_text()
