@@ -5,6 +5,7 @@ hands out empty storages on the device, which are filled when the structure is k
 objects do not look at their tensors' values while they are made.
 """
 
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from nvckpt.codecs.cuda_pieces import copy_pieces, piece_table
 from nvckpt.codecs.cuda_state import ALIGNMENT, StateCoder
 from nvckpt.codecs.errors import CodecError
 from nvckpt.decompression import damage_of
+from nvckpt.formats import opaque
 from nvckpt.formats.checksum import checksum
 from nvckpt.formats.errors import FormatError
 from nvckpt.frames import as_format_error, block_of, check_original, decode_frame
@@ -27,6 +29,8 @@ from nvckpt.streaming import batches
 BATCH = 128 << 20
 
 # Names in a pickle whose rebuilding reads values, or asks torch.load where to put them.
+_FORCED = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+"""With this in the environment torch.load unpickles everything unless told otherwise."""
 _CAREFUL = (
     b"_rebuild_sparse",
     b"_rebuild_nested",
@@ -39,9 +43,15 @@ _CAREFUL = (
 )
 
 
-def may_be_deferred(pickle_bytes: bytes) -> bool:
-    """Tell whether what weights_only allows makes the tensors of a pickle without looking into them."""
-    return not any(name in pickle_bytes for name in (*_CAREFUL, *_allowed_by_users()))
+def may_be_deferred(original: Original) -> bool:
+    """Tell whether what weights_only allows makes the tensors of an original without looking into them."""
+    segments = original.reader.description.segments
+    if original.reader.index.source_format != opaque.TORCH_ZIP or not segments or segments[0].dtype:
+        return False
+    if any(segment.big_endian for segment in segments) or os.environ.get(_FORCED):
+        return False
+    head = original.read_at(0, segments[0].length)
+    return not any(name in head for name in (*_CAREFUL, *_allowed_by_users()))
 
 
 def _allowed_by_users() -> Iterator[bytes]:
@@ -95,7 +105,7 @@ class Placement:
 
     def __init__(self, file: DeferredFile, original: Original, map_location: Any) -> None:
         self._file, self._original = file, original
-        self._restore = _restorer(map_location)
+        self._restore = restorer(map_location)
         self.jobs: list[tuple[int, Any]] = []
 
     def __call__(self, storage: Any, location: str) -> Any:
@@ -116,13 +126,17 @@ class Placement:
         return self._restore(storage, location)
 
 
-def _restorer(map_location: Any) -> Callable[[Any, str], Any]:
-    """What torch.load makes of a map_location that is no callable."""
+def restorer(map_location: Any) -> Callable[[Any, str], Any]:
+    """What torch.load makes of a map_location."""
     import torch
 
     restore: Any = torch.serialization.default_restore_location
     if map_location is None:
         return restore  # type: ignore[no-any-return]
+    if callable(map_location):
+        return lambda storage, location: (
+            restore(storage, location) if (placed := map_location(storage, location)) is None else placed
+        )
     if isinstance(map_location, dict):
         return lambda storage, location: restore(storage, map_location.get(location, location))
     return lambda storage, location: restore(storage, str(map_location))

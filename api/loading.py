@@ -32,6 +32,7 @@ def load(
     map_location: Any = None,
     *,
     weights_only: bool | None = None,
+    lazy: bool = False,
     threads: int = 0,
     **pickle_load_args: Any,
 ) -> Any:
@@ -39,7 +40,13 @@ def load(
 
     The arguments are torch.load's: `weights_only` is True unless said otherwise, and then nothing is unpickled but
     tensors, containers and what torch.serialization.add_safe_globals allows. A file that is no archive is given to
-    torch.load as it is, so checkpoints from before still load. Raises what torch.load raises, and FormatErrors
+    torch.load as it is, so checkpoints from before still load.
+
+    With `lazy` the tensors in dicts, lists and tuples are decoded when they are first used (see LazyTensor), and the
+    file must stay as it is until then; ValueError where that cannot be: file objects, formats other than torch's zip,
+    `weights_only=False`, and states with tensors that torch looks into while it loads.
+
+    Raises what torch.load raises, and FormatErrors
     (RuntimeErrors, too) for damaged archives; `original`s in safetensors give a dict.
     """
     import torch
@@ -49,6 +56,8 @@ def load(
             if not data.startswith(_TORCH_MAGICS):
                 raise NotAnArchiveError("the file is neither an nvckpt archive nor a file of torch.save")
             return torch.load(f, map_location, weights_only=weights_only, **pickle_load_args)
+        if lazy:
+            return _lazily(f, map_location, weights_only, threads, pickle_load_args)
         with contextlib.closing(Original(data, threads)) as original:
             if original.reader.index.source_format == opaque.SAFETENSORS:
                 return _all_tensors(original, map_location, threads)
@@ -65,6 +74,21 @@ def load(
                 if file.error is not None:
                     raise file.error from None
                 raise
+
+
+def _lazily(f: Readable, map_location: Any, weights_only: bool | None, threads: int, rest: dict[str, Any]) -> Any:
+    from nvckpt.device_loading import may_be_deferred
+    from nvckpt.lazy import load_lazily
+
+    if not isinstance(f, str | os.PathLike):
+        raise ValueError("lazy loading needs the path of an archive, not a file object")
+    file = Path(f).open("rb")  # noqa: SIM115 - the tensors read from it later
+    original = Original(FileBytes(file.fileno()), threads)
+    if weights_only is False or not may_be_deferred(original):
+        original.close()
+        file.close()
+        raise ValueError("this archive cannot be loaded lazily: leave lazy out, or use nvckpt.open")
+    return load_lazily(original, file, map_location, weights_only=weights_only, **rest)
 
 
 def load_file(filename: str | os.PathLike[str], device: str | int = "cpu", *, threads: int = 0) -> dict[str, Any]:

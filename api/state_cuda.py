@@ -1,6 +1,5 @@
 """Which GPU codes a state that is in its memory, and which one a state is loaded to; everything else is the CPU's."""
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,6 @@ from nvckpt.codecs.device import cuda_problem
 from nvckpt.compression import CompressOptions
 from nvckpt.device_loading import DeferredFile, Placement, Target, fill, may_be_deferred
 from nvckpt.engines import EncodeJob, Restored
-from nvckpt.formats import opaque
 from nvckpt.formats.byte_source import JoinedBytes
 from nvckpt.formats.container import ArchiveReader
 from nvckpt.frames import Frame
@@ -29,8 +27,6 @@ from nvckpt.state_engine import DevicePart, StateEngine
 
 # Below this, copying to the host takes less than the launches.
 _WORTH = 4 << 20
-# With this in the environment torch.load unpickles everything unless told otherwise.
-_FORCED = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 _CODECS = frozenset({registry.AUTO, "float", "store"})
 
 
@@ -151,15 +147,12 @@ class NotDeferrable(Exception):  # noqa: N818 - not an error: the other way work
 def _is_for_gpu(original: Original, map_location: Any, weights_only: bool | None) -> bool:
     import torch
 
-    segments = original.reader.description.segments
-    if weights_only is False or os.environ.get(_FORCED) or callable(map_location) or not torch.cuda.is_available():
-        return False
-    if original.reader.index.source_format != opaque.TORCH_ZIP or not segments or segments[0].dtype:
-        return False
-    if any(segment.big_endian for segment in segments) or cuda_problem() is not None:
+    if weights_only is False or callable(map_location) or not torch.cuda.is_available() or cuda_problem() is not None:
         return False
     is_open = map_location is None or isinstance(map_location, dict)
     if not is_open and "cuda" not in str(map_location):
         return False
-    head = original.read_at(0, segments[0].length)
-    return (not is_open or b"cuda" in head) and may_be_deferred(head)
+    segments = original.reader.description.segments
+    if is_open and segments and b"cuda" not in original.read_at(0, segments[0].length if not segments[0].dtype else 0):
+        return False
+    return may_be_deferred(original)

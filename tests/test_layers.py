@@ -65,6 +65,7 @@ def test_nobody_imports_a_folder_by_its_short_name(path):
 WITH_TORCH = {
     "state.py",
     "state_cuda.py",
+    "lazy.py",
     "device_loading.py",
     "saving.py",
     "loading.py",
