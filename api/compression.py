@@ -20,7 +20,7 @@ from nvckpt.formats.errors import FormatError
 from nvckpt.formats.index import Description, Index
 from nvckpt.formats.segments import Source
 from nvckpt.formats.sniff import read_source
-from nvckpt.limits import check_memory
+from nvckpt.limits import check_memory, reading_allowance
 from nvckpt.plan import WINDOW, windows
 from nvckpt.results import CompressResult, describe, group_sizes
 from nvckpt.stages import Stages
@@ -81,7 +81,7 @@ def compress(
     name = os.fspath(source)
     target_name = os.fspath(output) if output is not None else default_output(name)
     with files.transfer(name, target_name, force=options.force, remove=options.remove) as (opened, target):
-        parsed = read_source(opened.data, opened.path)
+        parsed = read_source(opened.data, opened.path, reading_allowance(options.max_memory))
         if options.strict and parsed.warnings:
             raise MalformedSourceError(parsed.warnings[0])
         choice = blocks.Choice(options.codec, options.level)

@@ -19,7 +19,7 @@ from nvckpt.formats.errors import CorruptArchiveError, FormatError, NotAnArchive
 from nvckpt.formats.layout import Extent
 from nvckpt.formats.segments import Segment
 from nvckpt.frames import references_of
-from nvckpt.limits import check_memory
+from nvckpt.limits import archive_allowance, check_memory
 from nvckpt.results import Damage, DecompressResult, touched
 from nvckpt.stages import Stages
 
@@ -76,7 +76,7 @@ def decompress(
     name = os.fspath(archive)
     target_name = os.fspath(output) if output is not None else default_output(name)
     with files.transfer(name, target_name, force=options.force, remove=options.remove) as (opened, target):
-        reader = ArchiveReader(opened.data)
+        reader = ArchiveReader(opened.data, archive_allowance(options.max_memory))
         check_size(reader.index.original_size, options.max_output)
         engine, stages = _engine(reader, options), Stages()
         with files.open_output(target, sparse=options.sparse) as file:
@@ -122,7 +122,7 @@ def verify(
     name = os.fspath(archive)
     with files.open_input(name, follow=True) as opened:
         try:
-            reader = ArchiveReader(opened.data)
+            reader = ArchiveReader(opened.data, archive_allowance(options.max_memory))
         except (CorruptArchiveError, NotAnArchiveError) as error:
             from nvckpt.recovery import examine
 

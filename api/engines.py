@@ -16,7 +16,7 @@ from nvckpt.formats.container import ArchiveReader, payload_checksum
 from nvckpt.formats.errors import FormatError, MalformedCheckpointError
 from nvckpt.frames import Frame, decode_frame, frame_of
 from nvckpt.limits import memory_limit
-from nvckpt.pipeline import ordered_map, thread_count
+from nvckpt.pipeline import affordable_threads, ordered_map, thread_count
 from nvckpt.plan import WINDOW, BlockPlan, Window
 from nvckpt.references import References
 from nvckpt.stages import Stages
@@ -67,10 +67,10 @@ def engine_for_encoding(wanted: str, size: int, choice: blocks.Choice, threads: 
     if chosen == "cpu":
         if choice.codec in registry.GPU_ONLY.values():
             registry.by_name(choice.codec)
-        return CpuEngine(threads)
+        return CpuEngine(affordable_threads(threads, memory_limit(max_memory), WINDOW))
     problem = cannot_on_gpu(choice)
     if problem and wanted == "auto":
-        return CpuEngine(threads)
+        return CpuEngine(affordable_threads(threads, memory_limit(max_memory), WINDOW))
     if problem:
         raise problem
     return _gpu_engine(chosen, threads, max_memory)
@@ -80,7 +80,14 @@ def engine_for_decoding(wanted: str, reader: ArchiveReader, threads: int, max_me
     """Choose the engine for an archive; one with parts that only a GPU decodes needs a GPU whatever its size."""
     gpu_only = any(s.codec_id in registry.GPU_ONLY for frame in reader.frames for s in frame.header.streams)
     chosen = device.resolve(wanted, reader.index.original_size, gpu_only=gpu_only)
-    return CpuEngine(threads) if chosen == "cpu" else _gpu_engine(chosen, threads, max_memory)
+    if chosen != "cpu":
+        return _gpu_engine(chosen, threads, max_memory)
+    largest = max((_size(reader, window) for window in reader.windows()), default=0)
+    return CpuEngine(affordable_threads(threads, memory_limit(max_memory), largest))
+
+
+def _size(reader: ArchiveReader, window: range) -> int:
+    return sum(reader.frames[number].header.original_size for number in window)
 
 
 def cannot_on_gpu(choice: blocks.Choice) -> Exception | None:

@@ -5,12 +5,13 @@ import re
 from pathlib import Path
 
 from nvckpt.errors import InvalidRequestError
+from nvckpt.formats.allowance import READING, Allowance
 
 _SIZE = re.compile(r"(\d{1,18})\s*(?:([KMGT])(iB|B)?|B)?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # Less would not hold one window of a file with what coding it needs.
-LEAST_MEMORY = 128 << 20
+LEAST_MEMORY = 256 << 20
 
 
 def parse_size(text: str) -> int:
@@ -52,6 +53,19 @@ def share_memory(requested: int, jobs: int) -> int:
 def memory_limit(requested: int) -> int:
     """Return the bytes that an operation may take: as requested, or for 0 half of what this machine has."""
     return requested or max(LEAST_MEMORY, _memory_of_machine() // 2)
+
+
+def reading_allowance(requested: int) -> Allowance:
+    """Return what understanding a checkpoint may take: half of what was requested.
+
+    The default is the same on every machine with 4 GiB or more, so that the same file gives the same archive.
+    """
+    return Allowance(requested // 2 if requested else min(READING, memory_limit(0) // 2))
+
+
+def archive_allowance(requested: int) -> Allowance:
+    """Return what an archive's index may take: half of the limit."""
+    return Allowance(memory_limit(requested) // 2)
 
 
 def _memory_of_machine() -> int:

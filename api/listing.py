@@ -4,6 +4,7 @@ import os
 
 from nvckpt import files
 from nvckpt.formats.container import ArchiveReader
+from nvckpt.limits import archive_allowance
 from nvckpt.results import Listing, describe, group_sizes
 
 
@@ -14,7 +15,7 @@ def inspect(archive: str | os.PathLike[str], max_memory: int = 0) -> Listing:
     """
     name = os.fspath(archive)
     with files.open_input(name, follow=True) as opened:
-        reader = ArchiveReader(opened.data)
+        reader = ArchiveReader(opened.data, archive_allowance(max_memory))
     index = reader.index
     tensors = describe(index, reader.description.segments)
     return Listing(

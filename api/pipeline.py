@@ -6,6 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from nvckpt.formats.errors import MemoryLimitError
+
+# What the interpreter and its libraries take before any work.
+_INTERPRETER = 96 << 20
+
 Item = TypeVar("Item")
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -19,6 +24,21 @@ def thread_count(requested: int) -> int:
 def share_threads(requested: int, jobs: int) -> int:
     """Return the threads of each of `jobs` files at a time: as asked, or the cores shared out for 0."""
     return requested if requested or jobs == 1 else max(1, thread_count(0) // jobs)
+
+
+def affordable_threads(requested: int, memory: int, window: int) -> int:
+    """Return the threads asked for, or as many as `memory` bytes allow when items of up to `window` bytes are in work.
+
+    An item costs about its size twice: as it is read and as it is written. MemoryLimitError when not even one
+    thread can work.
+    """
+    affordable = (memory - _INTERPRETER) // (2 * max(window, 1)) - 1
+    if affordable < 1:
+        raise MemoryLimitError(
+            f"{4 * window + _INTERPRETER >> 20} MiB of memory are needed, more than the {memory >> 20} MiB allowed; "
+            "--max-memory allows more"
+        )
+    return min(thread_count(requested), affordable)
 
 
 def ordered_map(

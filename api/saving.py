@@ -22,6 +22,7 @@ from nvckpt.formats.atomic import AtomicFile, OutputFile
 from nvckpt.formats.byte_source import ByteSource
 from nvckpt.formats.checksum import Buffer
 from nvckpt.formats.sniff import read_source
+from nvckpt.limits import reading_allowance
 from nvckpt.results import CompressResult, describe, group_sizes
 from nvckpt.safetensors_state import safetensors_file
 from nvckpt.state import PROTOCOL, StateFile, pickled, state_file
@@ -153,7 +154,11 @@ def write_state(
     `names` gives a name for the offset of each zip in a file of several; `engine` codes tensors where they are.
     """
     started = time.perf_counter()
-    source = original.source if isinstance(original, StateFile) else read_source(original, names=names)
+    allowance = reading_allowance(options.max_memory)
+    if isinstance(original, StateFile):
+        source = original.source
+    else:
+        source = read_source(original, memory=allowance, names=names)
     in_place = engine is not None
     if engine is None:
         choice = Choice(options.codec, options.level)

@@ -1,5 +1,5 @@
 """`python -m nvckpt.cli` is the `nvckpt` command."""
 
-from nvckpt.cli.main import main
+from nvckpt.cli.start import main
 
 main()

@@ -5,8 +5,10 @@ from functools import cached_property
 from typing import Protocol
 
 from nvckpt.formats import index as index_format
+from nvckpt.formats.allowance import ARCHIVE, Allowance
 from nvckpt.formats.byte_source import ByteSource
 from nvckpt.formats.checksum import Buffer, checksum
+from nvckpt.formats.collector import collector_paused
 from nvckpt.formats.errors import (
     CorruptArchiveError,
     MalformedCheckpointError,
@@ -146,18 +148,23 @@ class FrameReader(Protocol):
 class ArchiveReader:
     """An archive whose header, footer and index were read and found consistent.
 
-    Opening reads nothing of the frames; FormatError subclasses tell what is wrong.
+    Opening reads nothing of the frames; FormatError subclasses tell what is wrong, MemoryLimitError that the index
+    describes more than `memory` allows.
     """
 
-    def __init__(self, data: ByteSource) -> None:
+    def __init__(self, data: ByteSource, memory: Allowance | None = None) -> None:
         self.data = data
+        self._memory = memory or Allowance(ARCHIVE)
         self.size = data.size
         check_header(data.read_at(0, min(HEADER_SIZE, data.size)))
         if data.size < HEADER_SIZE + FOOTER_SIZE:
             raise TruncatedArchiveError("the archive is cut short")
         footer = parse_footer(data.read_at(data.size - FOOTER_SIZE, FOOTER_SIZE), data.size)
-        self._packed_index = read_index(data, footer, footer.index_offset)
-        self.index = index_format.parse(self._packed_index, footer.index_offset)
+        # As it is stored, decoded, and its sections.
+        self._memory.spend(footer.index_size + 2 * footer.index_raw_size)
+        with collector_paused():
+            self._packed_index = read_index(data, footer, footer.index_offset)
+            self.index = index_format.parse(self._packed_index, footer.index_offset, self._memory)
         self.frames = self.index.frames
         self._end_of_frames = footer.index_offset
         check_frames(self.index, footer.index_offset)
@@ -165,7 +172,8 @@ class ArchiveReader:
     @cached_property
     def description(self) -> Description:
         """Segments and writer, read when first asked for; CorruptArchiveError if they break the format."""
-        return index_format.parse_description(self._packed_index, self.index.original_size)
+        with collector_paused():
+            return index_format.parse_description(self._packed_index, self.index.original_size, self._memory)
 
     @cached_property
     def reference_map(self) -> ReferenceMap:

@@ -21,6 +21,9 @@ def string(text: str) -> bytes:
     return varint(len(data)) + data
 
 
+_CUT = "a header or the index ends in the middle of a field"
+
+
 class Cursor:
     """A position in a byte string; every read is checked against what is left."""
 
@@ -36,7 +39,7 @@ class Cursor:
     def take(self, count: int) -> bytes:
         """Return the next `count` bytes."""
         if count > self.left:
-            raise CorruptArchiveError("a header or the index ends in the middle of a field")
+            raise CorruptArchiveError(_CUT)
         self.position += count
         return bytes(self.data[self.position - count : self.position])
 
@@ -45,13 +48,17 @@ class Cursor:
         try:
             value = self.data[self.position]
         except IndexError:
-            raise CorruptArchiveError("a header or the index ends in the middle of a field") from None
+            raise CorruptArchiveError(_CUT) from None
         self.position += 1
         return value
 
     def varint(self) -> int:
         """Return a LEB128 number below 2^64."""
-        value = self.byte()
+        try:
+            value = self.data[self.position]
+        except IndexError:
+            raise CorruptArchiveError(_CUT) from None
+        self.position += 1
         if value < 0x80:
             return value
         value &= 0x7F

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nvckpt.formats import groups
+from nvckpt.formats.allowance import PICKLE_BYTE, Allowance
 from nvckpt.formats.byte_source import ByteSource, FileBytes
-from nvckpt.formats.errors import MalformedCheckpointError
+from nvckpt.formats.errors import MalformedCheckpointError, MemoryLimitError
 from nvckpt.formats.pickle_values import Call, Key, entries_of
 from nvckpt.formats.pickle_walk import MAX_PICKLE_BYTES, walk
 from nvckpt.formats.segments import Segment
@@ -52,7 +53,10 @@ def chain(data: ByteSource, last: Directory, doubts: Doubts) -> list[Directory]:
             doubts.say("the file holds too many zips to look into all of them")
             break
         try:
-            directories.append(directory_ending_at(data, directories[-1].start))
+            directories.append(directory_ending_at(data, directories[-1].start, doubts.memory))
+        except MemoryLimitError as error:
+            doubts.say(str(error))
+            break
         except MalformedCheckpointError:
             doubts.say("the file does not start with a zip; its first part is kept as plain bytes")
             break
@@ -60,7 +64,7 @@ def chain(data: ByteSource, last: Directory, doubts: Doubts) -> list[Directory]:
     return directories
 
 
-def read_names(path: Path | None) -> dict[int, str]:
+def read_names(path: Path | None, memory: Allowance | None = None) -> dict[int, str]:
     """The names of the zips in the file at `path`, by their offsets, from the `.metadata` beside it.
 
     Empty when there is none, or it does not list the file.
@@ -69,7 +73,9 @@ def read_names(path: Path | None) -> dict[int, str]:
         return {}
     try:
         raw = _read_regular(path.parent / METADATA_NAME)
-        value, _ = walk(raw)
+        memory = memory or Allowance()
+        memory.spend(PICKLE_BYTE * len(raw))
+        value, _ = walk(raw, memory=memory)
     except (OSError, MalformedCheckpointError):
         return {}
     return _names_in(value, path.name)

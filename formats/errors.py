@@ -18,6 +18,12 @@ class MalformedCheckpointError(FormatError):
     code = "malformed"
 
 
+class MemoryLimitError(MalformedCheckpointError):
+    """The structure of a file or archive would take more memory than allowed."""
+
+    code = "too_large"
+
+
 class SourceReadError(OSError):
     """The system failed while an input was read; apart from OSError so that no output is blamed for it."""
 

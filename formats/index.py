@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nvckpt.formats import dtypes
+from nvckpt.formats.allowance import ARCHIVE, DIMENSION, EXTENT, FRAME, LISTED, STREAM, VIEW, Allowance
 from nvckpt.formats.cursor import Cursor, string, varint
 from nvckpt.formats.errors import CorruptArchiveError, UnsupportedArchiveError
 from nvckpt.formats.groups import GROUPS
@@ -75,7 +76,7 @@ def pack(index: Index, description: Description) -> bytes:
     )
 
 
-def parse(data: bytes, frames_end: int) -> Index:
+def parse(data: bytes, frames_end: int, memory: Allowance | None = None) -> Index:
     """Read a decoded index, which stands at `frames_end`; the frames' windows are the reader's to check."""
     sections = dict(_sections(data))
     if FILE not in sections or FRAMES not in sections:
@@ -93,15 +94,16 @@ def parse(data: bytes, frames_end: int) -> Index:
         size,
         digest,
         source_format,
-        tuple(_parse_frames(Cursor(sections[FRAMES]), frames_end)),
+        tuple(_parse_frames(Cursor(sections[FRAMES]), frames_end, memory or Allowance(ARCHIVE))),
     )
 
 
-def parse_description(data: bytes, original_size: int) -> Description:
+def parse_description(data: bytes, original_size: int, memory: Allowance | None = None) -> Description:
     """Read the sections of an index that decoding does without, so that a flaw in them never costs the file."""
     sections = dict(_sections(data))
+    memory = memory or Allowance(ARCHIVE)
     return Description(
-        tuple(_parse_segments(Cursor(sections[SEGMENTS]), original_size)) if SEGMENTS in sections else (),
+        tuple(_parse_segments(Cursor(sections[SEGMENTS]), original_size, memory)) if SEGMENTS in sections else (),
         _last_string(Cursor(sections[WRITER])) if WRITER in sections else "",
     )
 
@@ -139,7 +141,7 @@ def _pack_frames(frames: Sequence[PlacedFrame]) -> bytes:
     return bytes(out)
 
 
-def _parse_frames(cursor: Cursor, frames_end: int) -> Iterable[PlacedFrame]:
+def _parse_frames(cursor: Cursor, frames_end: int, memory: Allowance) -> Iterable[PlacedFrame]:
     """Each frame must have room before `frames_end`, so that a packed index cannot list more than the file holds."""
     count = cursor.varint()
     position = HEADER_SIZE
@@ -149,7 +151,10 @@ def _parse_frames(cursor: Cursor, frames_end: int) -> Iterable[PlacedFrame]:
             raise CorruptArchiveError("the index leaves a part of the archive out")
         prefix = cursor.take(FRAME_PREFIX_SIZE)
         packed = prefix + cursor.take(frame_header_size(prefix) - FRAME_PREFIX_SIZE)
-        frame = PlacedFrame(position + gap, packed, parse_frame_header(packed))
+        header = parse_frame_header(packed)
+        parts = STREAM * (len(header.streams) + len(header.references)) + EXTENT * len(header.extents)
+        memory.spend(FRAME + len(packed) + parts)
+        frame = PlacedFrame(position + gap, packed, header)
         position = frame.end
         if position > frames_end:
             raise CorruptArchiveError("the index does not stand behind the last frame")
@@ -182,7 +187,7 @@ def _pack_view(view: View) -> bytes:
     return out + varint(view.offset)
 
 
-def _parse_segments(cursor: Cursor, original_size: int) -> Iterable[Segment]:
+def _parse_segments(cursor: Cursor, original_size: int, memory: Allowance) -> Iterable[Segment]:
     position, before = 0, 1
     for _ in range(cursor.varint()):
         length = cursor.varint()
@@ -190,29 +195,32 @@ def _parse_segments(cursor: Cursor, original_size: int) -> Iterable[Segment]:
         if length == 0 or kind > 1 or not (kind or before):
             raise CorruptArchiveError("the index describes an impossible segment")
         before = kind
-        yield _parse_tensor(cursor, position, length) if kind else Segment(position, length)
+        memory.spend(LISTED)
+        yield _parse_tensor(cursor, position, length, memory) if kind else Segment(position, length)
         position += length
     if position != original_size or cursor.left:
         raise CorruptArchiveError("the segments do not cover the original")
 
 
-def _parse_tensor(cursor: Cursor, offset: int, length: int) -> Segment:
+def _parse_tensor(cursor: Cursor, offset: int, length: int, memory: Allowance) -> Segment:
     dtype, group, flags = cursor.byte(), cursor.byte(), cursor.byte()
-    views = tuple(_parse_view(cursor) for _ in range(cursor.varint()))
+    views = tuple([_parse_view(cursor, memory) for _ in range(cursor.varint())])
     name = GROUPS[group] if group < len(GROUPS) else "other"
     return Segment(offset, length, _dtype(dtype), name, views, bool(flags & _BIG_ENDIAN))
 
 
-def _parse_view(cursor: Cursor) -> View:
+def _parse_view(cursor: Cursor, memory: Allowance) -> View:
     name, dtype, flags = cursor.string(), cursor.byte(), cursor.byte()
     shape = strides = None
+    memory.spend(VIEW + len(name))
     if flags & _HAS_SHAPE:
         rank = cursor.varint()
         if rank > MAX_RANK:
             raise CorruptArchiveError("the index describes a tensor of impossible rank")
-        shape = tuple(cursor.varint() for _ in range(rank))
+        memory.spend(2 * DIMENSION * rank)
+        shape = tuple([cursor.varint() for _ in range(rank)])
         if flags & _HAS_STRIDES:
-            strides = tuple(cursor.varint() for _ in range(rank))
+            strides = tuple([cursor.varint() for _ in range(rank)])
     return View(name, _dtype(dtype), shape, strides, cursor.varint())
 
 

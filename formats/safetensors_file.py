@@ -9,6 +9,7 @@ import struct
 from dataclasses import dataclass
 
 from nvckpt.formats import groups, opaque
+from nvckpt.formats.allowance import JSON_BYTE, JSON_ITEM, JSON_LIST, JSON_OBJECT, SEGMENT, Allowance
 from nvckpt.formats.byte_source import ByteSource
 from nvckpt.formats.dtypes import BY_NAME, DType
 from nvckpt.formats.errors import MalformedCheckpointError
@@ -54,11 +55,14 @@ def looks_like(head: bytes) -> bool:
     return 2 <= length < _MAX_PLAUSIBLE and head[_LENGTH.size :].lstrip(b" \t\r\n").startswith(b"{")
 
 
-def read(data: ByteSource, role: str = groups.UNKNOWN_ROLE) -> Source:
+def read(data: ByteSource, role: str = groups.UNKNOWN_ROLE, memory: Allowance | None = None) -> Source:
     """The tensors of a file that looks like safetensors."""
     try:
+        memory = memory or Allowance()
         header = _read_header(data)
+        memory.spend(_memory_of(header))
         entries, warnings = _parse(header)
+        memory.spend(SEGMENT * len(entries))
     except MalformedCheckpointError as error:
         return opaque.opaque_source(opaque.SAFETENSORS, data.size, f"{error}; kept as plain bytes")
     start = _LENGTH.size + len(header)
@@ -99,6 +103,13 @@ def _read_header(data: ByteSource) -> bytes:
     if length > MAX_HEADER:
         raise MalformedCheckpointError(f"the safetensors header is longer than {MAX_HEADER} bytes")
     return data.read_at(_LENGTH.size, length)
+
+
+def _memory_of(header: bytes) -> int:
+    """What parsing the header takes, at most: braces, brackets and commas in names only make it more."""
+    size = JSON_BYTE * len(header) if header.isascii() else 2 * JSON_BYTE * len(header)
+    size += JSON_OBJECT * header.count(b"{") + JSON_LIST * header.count(b"[")
+    return size + JSON_ITEM * header.count(b",")
 
 
 def _parse(header: bytes) -> tuple[list[_Entry], list[str]]:

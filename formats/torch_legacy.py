@@ -8,6 +8,7 @@ unknown element size makes everything behind it unreadable.
 import struct
 
 from nvckpt.formats import groups
+from nvckpt.formats.allowance import PICKLE_BYTE, SEGMENT, Allowance
 from nvckpt.formats.byte_source import ByteSource
 from nvckpt.formats.dtypes import UNKNOWN
 from nvckpt.formats.errors import MalformedCheckpointError
@@ -23,17 +24,20 @@ MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")
 MAGIC_WITHIN = 32
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 _PROTOCOL_VERSION = 1001
-_FIRST_READ = 1 << 20
+# Most pickles are short, and what stands behind them is tensor data.
+_READS = (1 << 20, 8 << 20, MAX_PICKLE_BYTES)
 _COUNT = struct.Struct("<q")
 
 
-def find_tensors(data: ByteSource, role: str = groups.UNKNOWN_ROLE) -> list[Segment]:
+def find_tensors(data: ByteSource, role: str = groups.UNKNOWN_ROLE, memory: Allowance | None = None) -> list[Segment]:
     """The storages of a legacy file, in file order.
 
     Raises MalformedCheckpointError when the stream does not end exactly where the file does.
     """
-    value, keys, position = _read_pickles(data)
-    storages = find_storages(value, role)
+    memory = memory or Allowance()
+    value, keys, position = _read_pickles(data, memory)
+    storages = find_storages(value, role, memory=memory)
+    memory.spend(SEGMENT * len(keys))
     windows = Windows(data)
     if len(set(keys)) < len(keys):
         raise MalformedCheckpointError("the legacy file lists a storage twice")
@@ -63,25 +67,27 @@ def _segment(storage: Storage, position: int, length: int) -> list[Segment]:
     return [Segment(position, length, dtype, storage.group(length), tuple(storage.views))]
 
 
-def _read_pickles(data: ByteSource) -> tuple[object, list[str], int]:
+def _read_pickles(data: ByteSource, memory: Allowance) -> tuple[object, list[str], int]:
     """The object, the storage keys in file order, and where the storages start."""
-    head = data.read_at(0, min(_FIRST_READ, data.size))
-    try:
-        return _walk_pickles(head)
-    except TruncatedPickleError:
-        if len(head) == data.size:
-            raise
-    return _walk_pickles(data.read_at(0, min(MAX_PICKLE_BYTES, data.size)))
+    for size in _READS:
+        memory.spend(PICKLE_BYTE * min(size, data.size))
+        head = data.read_at(0, min(size, data.size))
+        try:
+            return _walk_pickles(head, memory)
+        except TruncatedPickleError:
+            if size >= data.size:
+                raise
+    raise MalformedCheckpointError(f"the pickles of the legacy file are longer than {MAX_PICKLE_BYTES} bytes")
 
 
-def _walk_pickles(raw: bytes) -> tuple[object, list[str], int]:
-    magic, position = walk(raw)
-    version, position = walk(raw, position)
+def _walk_pickles(raw: bytes, memory: Allowance) -> tuple[object, list[str], int]:
+    magic, position = walk(raw, 0, memory)
+    version, position = walk(raw, position, memory)
     if magic != _MAGIC_NUMBER or version != _PROTOCOL_VERSION:
         raise MalformedCheckpointError("the legacy file has an unknown version")
-    _system, position = walk(raw, position)
-    value, position = walk(raw, position)
-    keys, position = walk(raw, position)
+    _system, position = walk(raw, position, memory)
+    value, position = walk(raw, position, memory)
+    keys, position = walk(raw, position, memory)
     if not isinstance(keys, list):
         raise MalformedCheckpointError("the legacy file has no list of storages")
     return value, [_key(key) for key in keys], position

@@ -6,6 +6,7 @@ Works on the placeholders of pickle_walk, with loops and a set of what was seen,
 from collections.abc import Iterator
 
 from nvckpt.formats import groups
+from nvckpt.formats.allowance import STORAGE, VIEW, Allowance
 from nvckpt.formats.dtypes import UNKNOWN, DType
 from nvckpt.formats.errors import MalformedCheckpointError
 from nvckpt.formats.names import encodable
@@ -29,24 +30,30 @@ from nvckpt.formats.torch_rebuild import (
 _MAX_NAMES_LENGTH = 256 << 20
 _MAX_VIEWS = 4096
 """Names kept of one storage: millions of references to it must not make the archive larger than the file."""
+# Every level costs a generator; a hostile pickle has millions of them, a checkpoint some ten.
+_MAX_NESTING = 150_000
 _LEAVES = frozenset({str, bytes, int, float, bool, type(None), Global, Key, Placeholder})
 
 _Children = Iterator[tuple[object, Place]]
 
 
-def find_storages(root: object, role: str = groups.UNKNOWN_ROLE, prefix: str = "") -> dict[str, Storage]:
+def find_storages(
+    root: object, role: str = groups.UNKNOWN_ROLE, prefix: str = "", memory: Allowance | None = None
+) -> dict[str, Storage]:
     """Every storage that the object refers to, by key, with the tensors that view it.
 
     `role` is what is known of the whole file, and `prefix` starts every name. Raises
-    MalformedCheckpointError when the names would not fit in memory.
+    MalformedCheckpointError when the names would not fit in memory. What is nested deeper than any checkpoint is
+    passed over.
     """
-    return _Search().run(root, role, prefix)
+    return _Search(memory or Allowance()).run(root, role, prefix)
 
 
 class _Search:
     """One walk over an object tree, depth first, in the order of the pickle."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Allowance) -> None:
+        self._memory = memory
         self._storages: dict[str, Storage] = {}
         self._seen: set[int] = set()
         self._names_length = 0
@@ -58,7 +65,7 @@ class _Search:
         while pending:
             for value, place in pending[-1]:
                 children = self._visit(value, place)
-                if children is not None:
+                if children is not None and len(pending) < _MAX_NESTING:
                     pending.append(children)
                     break
             else:
@@ -157,6 +164,7 @@ class _Search:
         if not storage.views:
             storage.role = place.role
         if len(storage.views) < _MAX_VIEWS:
+            self._memory.spend(VIEW + len(view.name))
             storage.views.append(view)
 
     def _name(self, place: Place) -> str:
@@ -172,6 +180,7 @@ class _Search:
             return None
         found = self._storages.get(key)
         if found is None:
+            self._memory.spend(STORAGE)
             found = self._storages[key] = storage_of(key, reference)
         if dtype is not None and found.dtype is UNKNOWN:
             found.dtype = dtype

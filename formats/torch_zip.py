@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from nvckpt.formats import groups, opaque
+from nvckpt.formats.allowance import PICKLE_BYTE, SEGMENT, Allowance
 from nvckpt.formats.byte_source import ByteSource
 from nvckpt.formats.dtypes import UNKNOWN
 from nvckpt.formats.errors import MalformedCheckpointError
@@ -25,12 +26,13 @@ _MAX_PICKLES_BYTES = 4 * MAX_PICKLE_BYTES
 class Doubts:
     """What did not fit, counted, so that a thousand damaged records make one sentence.
 
-    `unread` is how many more bytes of pickles may be looked into.
+    `unread` is how many more bytes of pickles may be looked into, `memory` what that may take.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
     sentences: dict[str, None] = field(default_factory=dict)
     unread: int = _MAX_PICKLES_BYTES
+    memory: Allowance = field(default_factory=Allowance)
 
     def count(self, what: str) -> None:
         """Note one more of a kind."""
@@ -91,6 +93,7 @@ class _Archive:
                 elif storage.claimed and not self._is_ambiguous:
                     self._doubts.count("storages missing from the zip")
         found.sort(key=_position)
+        self._doubts.memory.spend(SEGMENT * len(found))
         big_endian = self._is_big_endian()
         segments = [self._segment(record, storage, big_endian) for record, storage in found]
         return [segment for segment in segments if segment is not None]
@@ -111,8 +114,9 @@ class _Archive:
             self._doubts.say("the pickle in the zip is not where the directory says")
             return {}
         try:
-            value, _ = walk(raw)
-            return find_storages(value, role, prefix)
+            self._doubts.memory.spend(PICKLE_BYTE * len(raw))
+            value, _ = walk(raw, memory=self._doubts.memory)
+            return find_storages(value, role, prefix, self._doubts.memory)
         except MalformedCheckpointError as error:
             self._doubts.say(str(error))
             return {}

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nvckpt.formats.allowance import RECORD, Allowance
 from nvckpt.formats.byte_source import ByteSource
-from nvckpt.formats.errors import MalformedCheckpointError
+from nvckpt.formats.errors import MalformedCheckpointError, MemoryLimitError
 from nvckpt.formats.windows import Windows
 
 LOCAL_MAGIC = b"PK\x03\x04"
@@ -72,10 +73,11 @@ class Directory:
         return frozenset(name for name, count in counts.items() if count > 1)
 
 
-def find_directory(data: ByteSource) -> Directory:
+def find_directory(data: ByteSource, memory: Allowance) -> Directory:
     """The last zip of the file, allowing for a comment or junk behind it.
 
-    Raises MalformedCheckpointError when no end record with a directory is in the last 64 KiB.
+    Raises MalformedCheckpointError when no end record with a directory is in the last 64 KiB, MemoryLimitError when
+    the directory would take more than `memory` allows.
     """
     tail_start = max(0, data.size - _TAIL)
     tail = data.read_at(tail_start, data.size - tail_start)
@@ -88,15 +90,17 @@ def find_directory(data: ByteSource) -> Directory:
         try:
             bounds = _bounds_at(data, tail_start + position)
             parsed += 1
-            return _parse(data, bounds)
+            return _parse(data, bounds, memory)
+        except MemoryLimitError:
+            raise
         except MalformedCheckpointError:
             continue
     raise MalformedCheckpointError("the zip directory is missing: the file is cut short")
 
 
-def directory_ending_at(data: ByteSource, end: int) -> Directory:
+def directory_ending_at(data: ByteSource, end: int, memory: Allowance) -> Directory:
     """The zip whose end record, without a comment, ends at `end`; MalformedCheckpointError when there is none."""
-    return _parse(data, _bounds_at(data, end - _END.size))
+    return _parse(data, _bounds_at(data, end - _END.size), memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +136,10 @@ def _bounds_at(data: ByteSource, position: int) -> _Bounds:
     return _Bounds(start, start + offset, size, count, position + _END.size)
 
 
-def _parse(data: ByteSource, bounds: _Bounds) -> Directory:
+def _parse(data: ByteSource, bounds: _Bounds, memory: Allowance) -> Directory:
     if bounds.count > MAX_RECORDS or bounds.size > MAX_RECORDS * _MAX_ENTRY:
         raise MalformedCheckpointError("the zip has more records than nvckpt looks into")
+    memory.spend(RECORD * bounds.count + bounds.size)
     raw = data.read_at(bounds.directory, bounds.size)
     records = tuple(_records(raw, bounds.count, bounds.start))
     return Directory(bounds.start, bounds.directory, bounds.end, records)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
-from nvckpt import compression, decompression
+from nvckpt import engines, frames
 from nvckpt.codecs import blocks
 from nvckpt.codecs.errors import CodecError
 from nvckpt.formats import container, distcp, index, layout, safetensors_file, torch_legacy
@@ -34,7 +34,7 @@ _DECODED = 1 << 20
 def without_checksums() -> Iterator[None]:
     """Every checksum is zero, in what is written and in what is expected."""
     with contextlib.ExitStack() as stack:
-        for module in (layout, container, compression, decompression):
+        for module in (layout, container, engines, frames):
             stack.enter_context(mock.patch.object(module, "checksum", lambda *_parts: 0))
         yield
 
@@ -89,7 +89,7 @@ def archive(data: bytes) -> None:
     for number, frame in enumerate(reader.frames):
         if frame.header.original_size <= _DECODED:
             with contextlib.suppress(*DOCUMENTED):
-                decompression.decode_frame(reader, number)
+                frames.decode_frame(reader, number)
     reader.windows()
     reader.check_tail()
     tensors = describe(reader.index, reader.description.segments)

@@ -309,8 +309,8 @@ def test_source_that_shrinks_before_it_is_read_is_an_error(source, tmp_path, mon
     """The reader found tensors where the file now ends."""
     real = compression.read_source
 
-    def read(data, path):
-        parsed = real(data, path)
+    def read(data, path, memory):
+        parsed = real(data, path, memory)
         os.truncate(source, 10)
         return parsed
 
