@@ -99,6 +99,7 @@ class _Scan:
         # Where a frame would follow what was found last; -1 while nothing was.
         self._expected = -1
         self._is_foreign = False
+        self._begins_here = data.read_at(0, min(len(MAGIC), data.size)) == MAGIC
 
     def run(self) -> Found:
         position = 0
@@ -132,8 +133,8 @@ class _Scan:
         if kind == END_MAGIC:
             self._found.footers = [*self._found.footers, position + len(END_MAGIC)][-_MAX_ENDS:]
         elif self._is_archive_header(position):
-            # The first header is this archive's own, wherever it is; all others are those of archives inside.
-            self._is_foreign = position > 0 and (self._expected >= 0 or bool(self._found.runs))
+            # In a file that does not begin with one the first may be its own; all others are of archives inside.
+            self._is_foreign = position > 0 and (self._begins_here or self._expected >= 0 or bool(self._found.runs))
             self._expected = position + HEADER_SIZE
         return position + 1
 

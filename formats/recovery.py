@@ -25,7 +25,6 @@ from nvckpt.formats.index import Index, PlacedFrame
 from nvckpt.formats.layout import (
     FOOTER_SIZE,
     HEADER_SIZE,
-    LARGE_ALIGNMENT,
     Extent,
     Footer,
     check_header,
@@ -33,6 +32,9 @@ from nvckpt.formats.layout import (
 )
 from nvckpt.formats.references import ReferenceMap
 from nvckpt.formats.segments import Segment
+
+# A header of one stream and one extent.
+_LEAST_FRAME = 96
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
@@ -236,8 +238,9 @@ def _ends_at_index(data: ByteSource, found: Found) -> bool:
     for end in {*found.footers[-1:], data.size}:
         footer = _footer_before(data, end)
         if footer and found.runs and end - FOOTER_SIZE - footer.index_size == footer.index_offset:
-            last = found.runs[-1].end
-            return last <= footer.index_offset < last + LARGE_ALIGNMENT
+            gap = footer.index_offset - found.runs[-1].end
+            # More could be a small frame that was overwritten with zeros.
+            return 0 <= gap < _LEAST_FRAME and not any(data.read_at(found.runs[-1].end, gap))
     return False
 
 
