@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nvckpt import files
-from nvckpt.codecs import device
 from nvckpt.decompression import Progress
 from nvckpt.errors import InvalidRequestError, NoSuchTensorError, UnusableTensorError
 from nvckpt.files import show
@@ -38,13 +37,11 @@ class ExtractOptions:
     names: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     raw: bool = False
-    device: str = "auto"
     threads: int = 0
     force: bool = False
 
     def __post_init__(self) -> None:
         """Raise the sentence for what cannot be."""
-        device.resolve(self.device)
         if not self.names and not self.groups:
             raise InvalidRequestError("name the tensors to extract, or a group; `nvckpt list -v` shows both")
         for group in self.groups:
@@ -93,7 +90,6 @@ def extract(
         opened.data.size,
         size,
         time.perf_counter() - started,
-        device.resolve(options.device),
         tuple(Extracted(t.name, t.segment.group, t.view.dtype.name, t.shape, t.size) for t in chosen),
     )
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
 from nvckpt import decompression, files
-from nvckpt.codecs import device
 from nvckpt.decompression import DecompressOptions, Progress
 from nvckpt.errors import InvalidRequestError
 from nvckpt.formats.atomic import AtomicFile
@@ -26,6 +25,7 @@ from nvckpt.results import Damage, DecompressResult, RescueResult, touched
 MARK = ".rescued"
 """What a rescued file's name ends in, so that nobody takes it for the whole."""
 
+_DEVICE = "cpu"
 _STEP = 32 << 20
 _GONE = "its compressed bytes were not found"
 _BEHIND = "the end of the archive is lost"
@@ -55,6 +55,8 @@ def rescue(
     options = options or DecompressOptions()
     if options.remove:
         raise InvalidRequestError("an archive that needed a rescue is not removed: drop --rm")
+    if options.device not in ("auto", _DEVICE):
+        raise InvalidRequestError("a rescue runs on the CPU: drop --device")
     started = time.perf_counter()
     name = os.fspath(archive)
     target_name = os.fspath(output) if output is not None else default_output(name)
@@ -89,7 +91,7 @@ def rescue(
         opened.data.size,
         contents.size,
         time.perf_counter() - started,
-        device.resolve(options.device),
+        _DEVICE,
         remains.index.original_hash.hex() if remains.index else None,
         damage,
         remains.problems,
@@ -127,7 +129,7 @@ def examine(data: ByteSource, name: str, error: FormatError, options: Decompress
         data.size,
         index.original_size,
         time.perf_counter() - started,
-        device.resolve(options.device),
+        _DEVICE,
         index.original_hash.hex(),
         (*around, *lost) or (Damage((), 0, index.original_size, str(error)),),
     )

@@ -145,7 +145,6 @@ class ExtractResult:
     bytes_in: int
     bytes_out: int
     seconds: float
-    device: str
     tensors: tuple[Extracted, ...]
 
 

@@ -46,7 +46,6 @@ def extract(
     group: Groups = None,
     raw: Raw = False,
     force: Force = False,
-    device: options.Device = "auto",
     threads: options.Threads = 0,
     quiet: options.Quiet = 0,
     verbose: options.Verbose = 0,
@@ -58,7 +57,7 @@ def extract(
     from nvckpt.extraction import extract as run
     from nvckpt.trees import Finds
 
-    chosen = ExtractOptions(tuple(names or ()), tuple(group or ()), raw, device, threads, force)
+    chosen = ExtractOptions(tuple(names or ()), tuple(group or ()), raw, threads, force)
     if output is None:
         raise UsageError("name the output with -o; - is standard output")
     if output == PIPE and not force and sys.stdout is not None and sys.stdout.isatty():
@@ -98,7 +97,6 @@ def _to_json(result: "ExtractResult") -> dict[str, Any]:
         "bytes_in": result.bytes_in,
         "bytes_out": result.bytes_out,
         "seconds": round(result.seconds, 6),
-        "device": result.device,
         "extracted": [
             {
                 "name": report.json_names((t.name,))[0],

@@ -580,13 +580,33 @@ def test_json_has_the_list(sh):
     assert (result["xxh3_128"], result["damage"], result["problems"]) == (None, [], ["the index is lost"])
 
 
-@pytest.mark.parametrize("options", [["--rm"], ["-c"], ["-o", "-"], ["--rm", "-o", "x"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "options", [["--rm"], ["-c"], ["-o", "-"], ["--rm", "-o", "x"], ["--skip-existing"]], ids=" ".join
+)
 def test_combinations_that_make_no_sense(options, sh):
     """A damaged archive is never removed, and holes need a file."""
     before = sh.names()
     done = sh("decompress", "--rescue", *options, "bad.nvckpt", check=2)
     assert "rescue" in done.err
     assert sh.names() == before
+
+
+def test_verifying_is_no_rescue(sh):
+    """-t writes nothing."""
+    sh("decompress", "-t", "--rescue", "bad.nvckpt", check=2)
+
+
+def test_whole_directory(sh):
+    """With -r, into a directory: each under its marked name; one that gives nothing does not stop the rest."""
+    (sh.folder / "nothing.nvckpt").write_bytes(b"no archive at all")
+    done = sh("decompress", "--rescue", "-r", ".", "--output-dir-flat", "out", check=1)
+    assert sorted(path.name for path in (sh.folder / "out").iterdir()) == [
+        "bad.rescued",
+        "blind.rescued",
+        "cut.rescued",
+        "m.safetensors.rescued",
+    ]
+    assert "nothing.nvckpt: not an nvckpt archive" in done.err
 
 
 def test_existing_output_is_kept_without_f(sh):
