@@ -48,11 +48,29 @@ def compress(
 
     With -r a directory stands for the checkpoints in it, told by their content; index files and the like stay.
     """
-    places = (output, stdout, output_dir_flat, output_dir_mirror)
-    words = (quiet, verbose, json, jsonl, progress)
     if decompress_instead:
-        files_and_places = (files, recursive, include, exclude, skip_existing, *places, force, keep)
-        return decompress(*files_and_places, True, False, device, threads, jobs, max_memory, "", *words)
+        return decompress(
+            files,
+            recursive=recursive,
+            include=include,
+            exclude=exclude,
+            skip_existing=skip_existing,
+            output=output,
+            stdout=stdout,
+            output_dir_flat=output_dir_flat,
+            output_dir_mirror=output_dir_mirror,
+            force=force,
+            keep=keep,
+            device=device,
+            threads=threads,
+            jobs=jobs,
+            max_memory=max_memory,
+            quiet=quiet,
+            verbose=verbose,
+            json=json,
+            jsonl=jsonl,
+            progress=progress,
+        )
     from nvckpt.cli.request import Request
     from nvckpt.codecs.device import started
     from nvckpt.codecs.registry import parse_level
@@ -61,6 +79,7 @@ def compress(
     from nvckpt.pipeline import share_threads
     from nvckpt.trees import is_checkpoint
 
+    places = (output, stdout, output_dir_flat, output_dir_mirror)
     request = Request(files, recursive, include, exclude, *places, force, not keep, skip_existing)
     request.check()
     if request.uses_stdout and len(files) > 1:

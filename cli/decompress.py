@@ -51,8 +51,21 @@ def decompress(
     if test:
         if any(places) or not keep or skip_existing or rescue:
             raise UsageError("-t writes and removes nothing: drop the options for outputs")
-        words = (quiet, verbose, json, jsonl, progress)
-        return verify(files, recursive, include, exclude, device, threads, jobs, max_memory, *words)
+        return verify(
+            files,
+            recursive=recursive,
+            include=include,
+            exclude=exclude,
+            device=device,
+            threads=threads,
+            jobs=jobs,
+            max_memory=max_memory,
+            quiet=quiet,
+            verbose=verbose,
+            json=json,
+            jsonl=jsonl,
+            progress=progress,
+        )
     from nvckpt.cli.request import Request
     from nvckpt.codecs.device import started
     from nvckpt.decompression import DecompressOptions, default_output

@@ -59,7 +59,7 @@ def test_results_table_is_true(tmp_path):
         assert rows[sample.name] == pytest.approx([len(original), theirs, ours], rel=0.01)
 
 
-BLOCKS = re.findall(r"```(bash|python)\n(.*?)```", README.split("## Use", 1)[1].split("\n## ")[0], re.DOTALL)
+BLOCKS = re.findall(r"```(bash|python)\n(.*?)```", README.split("## Use", 1)[1].split("\n## In training")[0], re.DOTALL)
 
 
 @pytest.mark.parametrize(("language", "code"), BLOCKS)
@@ -77,5 +77,5 @@ def test_block_of_the_section_use_runs_as_it_stands(language, code, tmp_path):
 
 
 def test_section_use_has_its_blocks():
-    """Six for a shell and one for Python, so that the test above cannot run dry."""
-    assert [language for language, _ in BLOCKS] == ["bash"] * 6 + ["python"]
+    """Six for a shell, one for Python, two about many files, so that the test above cannot run dry."""
+    assert [language for language, _ in BLOCKS] == ["bash"] * 6 + ["python"] + ["bash"] * 2
