@@ -53,6 +53,11 @@ class Conduct:
     found: "Finds" = field(kw_only=True)
 
 
+def at_a_time(jobs: int, names: Sequence[str], recursive: bool) -> int:
+    """Return how many files may be worked on at a time, as far as the command line tells; they share the cores."""
+    return jobs if recursive else min(jobs, max(1, len(names)))
+
+
 def inputs(files: "Sequence[Found]") -> "list[Job]":
     """Return the jobs of a command that writes nothing."""
     from nvckpt.outputs import Job

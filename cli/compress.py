@@ -84,6 +84,7 @@ def compress(
     request.check()
     if request.uses_stdout and len(files) > 1:
         raise UsageError("archives cannot be joined: standard output takes one input")
+    jobs = batch.at_a_time(jobs, files, recursive)
     threads, memory = share_threads(threads, jobs), share_memory(parse_size(max_memory), jobs)
     chosen = CompressOptions(
         codec, parse_level(level), device, threads, force, verify, strict, not keep, max_memory=memory

@@ -78,6 +78,7 @@ def decompress(
     if rescue:
         rescuing.check(request)
         default_output = rescuing.default_output
+    jobs = batch.at_a_time(jobs, files, recursive)
     memory, most = share_memory(parse_size(max_memory), jobs), parse_size(max_output)
     threads = share_threads(threads, jobs)
     chosen = DecompressOptions(device, threads, force, not keep, max_memory=memory, max_output=most, sparse=sparse)

@@ -37,6 +37,7 @@ def verify(
     from nvckpt.limits import parse_size, share_memory
     from nvckpt.pipeline import share_threads
 
+    jobs = batch.at_a_time(jobs, files, recursive)
     memory = share_memory(parse_size(max_memory), jobs)
     chosen = DecompressOptions(device, share_threads(threads, jobs), max_memory=memory)
     talk = Talk.checked(quiet, verbose, json, jsonl)
