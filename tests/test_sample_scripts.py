@@ -56,3 +56,25 @@ def test_experts_are_stacked_and_trained(trained):
     for key, weights in state["model"].items():
         assert weights.dtype == state["grads"][key].dtype == torch.bfloat16
         assert torch.equal(state["master"][key].bfloat16(), weights)
+
+
+@pytest.mark.slow
+def test_a_run_is_recorded_section_by_section(trained, tmp_path):
+    """On a CPU: files are measured and come back, GPU-only parts say why not, and the summary has them."""
+    dense, out = trained / "moe.full.pt", tmp_path / "run"
+    call("measure_gpu.py", "--device", "cpu", "--dense", dense, "--out", out, "--scratch", tmp_path, "--runs", 1,
+         "--sizes", "0.002,0.004", "--only", "conditions,files,recipe,bench_dense", "--sample", 1,
+         "--bench-codecs", "store ans")  # fmt: skip
+    found = {path.stem: json.loads(path.read_text()) for path in out.glob("*.json")}
+    assert [size["identical"] for size in found["files"]["sizes"]] == [True, True]
+    for size in found["files"]["sizes"]:
+        assert 0 < size["bytes"] - size["gigabytes"] * 1e9 < 1e6
+        assert size["compress"]["peak_host"] > 1e7
+        assert size["compress"]["runs"][0]["said"]["ratio"] < 2, "the copies are not copies of each other"
+    assert "GPU" in found["recipe"]["skipped"]
+    codecs = {row["codec"]: row["ok"] for row in found["bench_dense"]["results"]}
+    assert codecs == {"store": True, "ans": False}
+    summary = (out / "README.md").read_text()
+    assert "| decompress |" in summary
+    assert "ans, all: needs an NVIDIA GPU" in summary
+    assert [path.name for path in tmp_path.iterdir()] == ["run"], "the scratch folder is left behind"
