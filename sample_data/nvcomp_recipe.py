@@ -10,6 +10,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def walk(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
+@cache
 def codec(dtype: torch.dtype) -> Any:
     return nvcomp.Codec(algorithm="ANS", data_type=TYPES.get(dtype, "|u1"))
 
