@@ -88,6 +88,8 @@ def compress(
         engine = engine_for_encoding(options.device, parsed.size, choice, options.threads, options.max_memory)
         work = Work(progress)
         with files.open_output(target) as file:
+            if engine.device != "cpu":
+                file.reserve(parsed.size)
             index, size = write_archive(opened.data, parsed, file, engine, options, work)
             opened.check_unchanged()
             if isinstance(file, AtomicFile):

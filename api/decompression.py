@@ -82,6 +82,8 @@ def decompress(
         with files.open_output(target, sparse=options.sparse) as file:
             if isinstance(file, AtomicFile):
                 files.check_space(file.descriptor, _least_size(reader, options.sparse))
+                if engine.device != "cpu":
+                    file.reserve(reader.index.original_size)
             decode_all(reader, engine, file, progress, stages=stages)
             opened.check_unchanged()
             if isinstance(file, AtomicFile):

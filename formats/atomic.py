@@ -10,14 +10,16 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nvckpt.formats.errors import NotDurableError
 from nvckpt.formats.leftovers import hold, remove_leftovers, temporary_name
+from nvckpt.formats.reservation import Reservation
 
 _WRITE_STEP = 64 << 20
+_MOST_PARTS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,19 @@ class OutputFile:
         while len(view):
             view = view[os.write(self.descriptor, view[:_WRITE_STEP]) :]
 
+    def write_all(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Append all parts, one after the other, in as few calls as the system allows."""
+        views = [view for part in parts if len(view := memoryview(part).cast("B"))]
+        while views:
+            written = os.writev(self.descriptor, views[:_MOST_PARTS])
+            while views and written >= len(views[0]):
+                written -= len(views.pop(0))
+            if written:
+                views[0] = views[0][written:]
+
+    def reserve(self, limit: int) -> None:
+        """Begin to allocate room ahead of the writes, for at most `limit` bytes; for large outputs in files."""
+
     def write_at(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Put all of `data` at a position; what is never written reads as zeros and takes no room."""
         view = memoryview(data).cast("B")
@@ -67,6 +82,7 @@ class AtomicFile(OutputFile):
         self._target = target.name
         self._temporary = ""
         self._committed = False
+        self._reservation: Reservation | None = None
         super().__init__(-1)
         _open_files.add(self)
         try:
@@ -89,6 +105,29 @@ class AtomicFile(OutputFile):
         self.descriptor = -1
         return False
 
+    def reserve(self, limit: int) -> None:
+        """See OutputFile."""
+        self._reservation = Reservation(self.descriptor, limit)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """See OutputFile."""
+        super().write(data)
+        self._note_written()
+
+    def write_all(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        """See OutputFile."""
+        super().write_all(parts)
+        self._note_written()
+
+    def _note_written(self) -> None:
+        if self._reservation:
+            self._reservation.written(os.lseek(self.descriptor, 0, os.SEEK_CUR))
+
+    def _end_reservation(self) -> None:
+        reservation, self._reservation = self._reservation, None
+        if reservation:
+            reservation.end()
+
     def settle(self) -> None:
         """Bring everything to the disk and forget it in memory, so that what is read next comes from the disk."""
         os.fsync(self.descriptor)
@@ -101,6 +140,7 @@ class AtomicFile(OutputFile):
         Without attributes (input from a pipe) the mode is what the umask allows. NotDurableError when the file has
         its name, but a power cut may still take that away.
         """
+        self._end_reservation()
         if attributes is None:
             os.fchmod(self.descriptor, 0o666 & ~_umask())
         else:
@@ -126,6 +166,7 @@ class AtomicFile(OutputFile):
             raise
 
     def _discard(self) -> None:
+        self._end_reservation()
         if self._temporary and not self._committed:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temporary, dir_fd=self._directory)

@@ -66,12 +66,10 @@ class ArchiveWriter:
         """Append a frame; `parts` are its streams' bytes in order, padding is made here."""
         packed = header.pack()
         size = len(packed) + header.payload_size
-        self._pad_to(LARGE_ALIGNMENT if size >= LARGE_FRAME else ALIGNMENT)
-        self._frames.append(PlacedFrame(self._position, packed, header))
-        self._write(packed)
-        for padding, part in pad_streams(parts):
-            self._write(padding)
-            self._write(part)
+        before = self._position
+        start = align(before, LARGE_ALIGNMENT if size >= LARGE_FRAME else ALIGNMENT)
+        self._frames.append(PlacedFrame(start, packed, header))
+        self._write(bytes(start - before), packed, *(piece for pair in pad_streams(parts) for piece in pair))
 
     def finish(
         self,
@@ -98,10 +96,14 @@ class ArchiveWriter:
     def _pad_to(self, alignment: int) -> None:
         self._write(bytes(align(self._position, alignment) - self._position))
 
-    def _write(self, data: Buffer) -> None:
-        if len(data):
-            self._sink.write(data)
-            self._position += len(data)
+    def _write(self, *parts: Buffer) -> None:
+        write_all = getattr(self._sink, "write_all", None)
+        if write_all:
+            write_all(parts)
+        else:
+            for part in parts:
+                self._sink.write(part)
+        self._position += sum(len(part) for part in parts)
 
 
 def pad_streams(parts: Sequence[Buffer]) -> Iterator[tuple[bytes, Buffer]]:

@@ -1,9 +1,11 @@
 """Output with holes where whole blocks of the file system are zeros: the same bytes, less disk."""
 
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nvckpt.formats.atomic import AtomicFile, Attributes
+from nvckpt.formats.reservation import punch
 
 
 class SparseFile(AtomicFile):
@@ -18,22 +20,56 @@ class SparseFile(AtomicFile):
             raise
         self._zeros = bytes(self._block)
         self._size = 0
+        self._reserved = False
+        self._holes: list[tuple[int, int]] = []
+
+    def reserve(self, limit: int) -> None:
+        """See OutputFile; what turns out to be a hole is given back at the end."""
+        super().reserve(limit)
+        self._reserved = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append all of `data`; a block of zeros moves only the position."""
         view = memoryview(data).cast("B")
-        block, zeros = self._block, self._zeros
-        unwritten = 0
-        for start in range(-self._size % block, len(view) - block + 1, block):
-            # Nearly always decided by one byte.
-            if view[start] == 0 and view[start : start + block] == zeros:
-                super().write(view[unwritten:start])
-                os.lseek(self.descriptor, block, os.SEEK_CUR)
-                unwritten = start + block
+        block, unwritten = self._block, 0
+        for start in self._zero_blocks(view):
+            super().write(view[unwritten:start])
+            position = os.lseek(self.descriptor, block, os.SEEK_CUR)
+            self._note_hole(position - block, position)
+            unwritten = start + block
         super().write(view[unwritten:])
         self._size += len(view)
 
+    def write_all(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        """See OutputFile."""
+        for part in parts:
+            self.write(part)
+
+    def _zero_blocks(self, view: memoryview) -> Iterator[int]:
+        """Yield where in the data to append a whole block of the file is zeros."""
+        import numpy as np
+
+        block = self._block
+        first = -self._size % block
+        if len(view) - first < block:
+            return
+        # Nearly always decided by one byte of each block.
+        likely = np.flatnonzero(np.frombuffer(view, np.uint8)[first : len(view) - block + 1 : block] == 0)
+        for start in (first + likely * block).tolist():
+            if view[start : start + block] == self._zeros:
+                yield start
+
+    def _note_hole(self, start: int, end: int) -> None:
+        if self._holes and self._holes[-1][1] == start:
+            self._holes[-1] = (self._holes[-1][0], end)
+        else:
+            self._holes.append((start, end))
+
     def commit(self, attributes: Attributes | None, *, overwrite: bool) -> None:
         """See AtomicFile; a hole at the end is part of the file, too."""
+        self._end_reservation()
         os.ftruncate(self.descriptor, self._size)
+        if self._reserved:
+            for start, end in self._holes:
+                punch(self.descriptor, start, end - start)
         super().commit(attributes, overwrite=overwrite)

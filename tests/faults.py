@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 CALLS = tuple(
-    "open close write pread fsync fdatasync rename link unlink fchmod fchown utime fstat lstat stat fstatvfs lseek "  # noqa: SIM905
+    "open close write writev pread fsync fdatasync rename link unlink fchmod fchown utime fstat lstat stat fstatvfs lseek "  # noqa: SIM905
     "ftruncate posix_fadvise".split()
 )
 SHORT = 0
@@ -41,6 +41,8 @@ class Faults:
     def _short(name, real, args):
         if name == "write":
             return real(args[0], args[1][: max(1, len(args[1]) // 2)])
+        if name == "writev":
+            return real(args[0], [args[1][0][: max(1, len(args[1][0]) // 2)]])
         if name == "pread":
             return real(args[0], max(1, args[1] // 2), args[2])
         return real(*args)
