@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 CALLS = tuple(
-    "open close write writev pread fsync fdatasync rename link unlink fchmod fchown utime fstat lstat stat fstatvfs lseek "  # noqa: SIM905
-    "ftruncate posix_fadvise".split()
+    "open close write writev pread fsync fdatasync rename link unlink fchmod fchown utime fstat lstat stat "  # noqa: SIM905
+    "fstatvfs lseek ftruncate posix_fadvise".split()
 )
 SHORT = 0
 """Instead of an error: a write or read of half of what was asked for."""

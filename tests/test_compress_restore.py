@@ -323,20 +323,20 @@ def test_source_that_shrinks_before_it_is_read_is_an_error(source, tmp_path, mon
 @pytest.mark.parametrize("damage", ["payload", "index", "wrong bytes"])
 def test_archive_that_does_not_verify_is_not_kept(damage, source, tmp_path, monkeypatch):
     """A bad disk or a defect of a codec is found before the archive gets its name, and --rm never runs."""
-    real = compression.AtomicFile.write
+    real = compression.AtomicFile.write_all
 
-    def write(file, data):
-        raw = bytearray(data)
+    def write_all(file, parts):
+        raw = bytearray(b"".join(parts))
         if damage == "payload" and len(raw) > 90_000:
             raw[5000] ^= 1
         if damage == "index" and b"nvckpt " in raw:
             raw[3] ^= 1
-        real(file, raw)
+        real(file, [raw])
 
     if damage == "wrong bytes":
         monkeypatch.setattr("nvckpt.engines._gather", lambda task: memoryview(task.window[:-1] + b"?"))
     else:
-        monkeypatch.setattr(compression.AtomicFile, "write", write)
+        monkeypatch.setattr(compression.AtomicFile, "write_all", write_all)
     with pytest.raises(VerificationError, match="not kept"):
         nvckpt.compress(source, options=CompressOptions(remove=True))
     assert only(tmp_path, "x.bin")
