@@ -35,8 +35,9 @@ check: lint types test ## all of the above checks
 samples: $(VENV)/developing ## train the sample models anew (about two minutes; other bits on another machine)
 	$(BIN)/python sample_data/make_samples.py
 
-reliability: $(VENV)/developing ## kill 200 runs and fill 50 disks, and count what was lost (some minutes)
+reliability: $(VENV)/developing ## kill 200 runs, fill 50 disks, and time many tensors and files (some minutes)
 	$(BIN)/python tests/reliability.py --kills 200 --disks 50
+	$(BIN)/python tests/scale.py
 
 fuzz: $(VENV)/developing ## fuzz every reader and the container for a quarter of an hour
 	$(PIP) --editable '.[fuzz]'

@@ -6,6 +6,7 @@ from typing import Literal
 
 from nvckpt.codecs import registry
 from nvckpt.files import show
+from nvckpt.formats.collector import collector_paused
 from nvckpt.formats.index import Index
 from nvckpt.formats.segments import Segment
 from nvckpt.stages import Stage
@@ -230,14 +231,19 @@ class Listing:
 def describe(index: Index, segments: Sequence[Segment]) -> list[TensorInfo]:
     """Share the frames' bytes among the segments they restore; one entry a segment, in file order."""
     shares = [0] * len(segments)
-    codecs: list[set[str]] = [set() for _ in segments]
-    for frame in index.frames:
-        total = len(frame.packed) + frame.header.payload_size
-        used = {registry.name_of(stream.codec_id) for stream in frame.header.streams}
-        for number, length in touched(segments, frame.header.extents):
-            shares[number] += total * length // frame.header.original_size
-            codecs[number] |= used
-    return [_info(*facts) for facts in zip(segments, shares, codecs, strict=True)]
+    # Nearly every segment lies in one frame, and millions may share it: they share its set, too.
+    codecs: list[frozenset[str]] = [frozenset()] * len(segments)
+    with collector_paused():
+        for frame in index.frames:
+            total, size = len(frame.packed) + frame.header.payload_size, frame.header.original_size
+            used = frozenset(registry.name_of(stream.codec_id) for stream in frame.header.streams)
+            for number, length in touched(segments, frame.header.extents):
+                shares[number] += total * length // size
+                codecs[number] = codecs[number] | used if codecs[number] else used
+        names = {used: tuple(sorted(used)) for used in set(codecs)}
+        return [
+            _info(segment, share, names[used]) for segment, share, used in zip(segments, shares, codecs, strict=True)
+        ]
 
 
 def touched(segments: Sequence[Segment], extents: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -265,7 +271,7 @@ def _segment_at(segments: Sequence[Segment], offset: int, low: int) -> int:
     return low
 
 
-def _info(segment: Segment, share: int, codecs: set[str]) -> TensorInfo:
+def _info(segment: Segment, share: int, codecs: tuple[str, ...]) -> TensorInfo:
     first = segment.views[0] if segment.views else None
     return TensorInfo(
         tuple(view.name for view in segment.views),
@@ -275,7 +281,7 @@ def _info(segment: Segment, share: int, codecs: set[str]) -> TensorInfo:
         segment.offset,
         segment.length,
         share,
-        tuple(sorted(codecs)),
+        codecs,
     )
 
 

@@ -38,6 +38,7 @@ TARGETS = [
     "index_sections",
     "frame_header",
     "codec",
+    "derived",
 ]  # fuzz_targets.TARGETS, which cannot be imported here: Atheris must see the imports
 
 

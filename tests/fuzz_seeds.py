@@ -12,8 +12,9 @@ import fuzz_targets
 import numpy as np
 
 import nvckpt
-from nvckpt.codecs import blocks, registry
+from nvckpt.codecs import blocks, derived, registry
 from nvckpt.codecs.content import Content
+from nvckpt.codecs.rounding import ROUNDINGS
 from nvckpt.compression import CompressOptions
 from nvckpt.formats import torch_legacy
 from nvckpt.formats.byte_source import MemoryBytes
@@ -77,6 +78,24 @@ def _blocks() -> Iterator[bytes]:
                         yield struct.pack("<BBHB", 0, 0, stream.original_size, stream.codec_id) + bytes(stream.data)
 
 
+def _derived() -> Iterator[bytes]:
+    """Streams of what follows from other bytes, with a few words that do not."""
+    words = np.linspace(-1, 1, 256, dtype=np.float32).view("<u4")
+    for kind, rounding in ROUNDINGS.items():
+        halves = rounding.round(words.copy()).astype("<u2")
+        for codec_id, param, data, references in (
+            (registry.COPY, 0, words, words),
+            (registry.ROUNDED, kind, halves, words),
+            (registry.REMAINDER, kind, words, halves),
+        ):
+            changed = data.copy()
+            changed[7:9] = 0
+            for content in (data, changed):
+                stream = derived.encode(codec_id, param, content.tobytes(), references.tobytes())
+                if stream is not None:
+                    yield struct.pack("<BBHH", codec_id, param, content.nbytes, references.nbytes) + stream
+
+
 def seeds(name: str) -> list[bytes]:
     """The inputs to start the target `name` from."""
     with fuzz_targets.without_checksums():
@@ -92,5 +111,6 @@ def seeds(name: str) -> list[bytes]:
         "index_sections": lambda: [reader._packed_index for reader in readers],
         "frame_header": lambda: [frame.packed for reader in readers for frame in reader.frames],
         "codec": _blocks,
+        "derived": _derived,
     }
     return list(dict.fromkeys(made[name]()))

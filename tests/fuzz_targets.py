@@ -106,11 +106,12 @@ def index_sections(data: bytes) -> None:
 def frame_header(data: bytes) -> None:
     """The header of one frame; one that is accepted means the same when it is written again."""
     header = layout.parse_frame_header(data)
-    if not header.reference_count:
+    if not header.references:
         assert layout.parse_frame_header(header.pack()) == header
 
 
 _STREAMS = struct.Struct("<BBHB")
+_DERIVED = struct.Struct("<BBHH")
 
 
 def codec(data: bytes) -> None:
@@ -121,7 +122,7 @@ def codec(data: bytes) -> None:
     stream = memoryview(data)[_STREAMS.size :]
     shape = blocks.Block(transform, word, ())
     try:
-        sizes = blocks._stream_sizes(shape, size)
+        sizes = blocks.stream_sizes(shape, size)
     except CodecError:
         sizes = [size]
     step = len(stream) // len(sizes)
@@ -129,6 +130,16 @@ def codec(data: bytes) -> None:
         blocks.Stream(codec_id, original, stream[i * step : (i + 1) * step]) for i, original in enumerate(sizes)
     )
     assert len(blocks.decode(blocks.Block(transform, word, streams), size)) == size
+
+
+def derived(data: bytes) -> None:
+    """A block that follows from bytes elsewhere: which codec, its parameter, both sizes, the stream."""
+    if len(data) < _DERIVED.size:
+        return
+    codec_id, param, size, references = _DERIVED.unpack_from(data)
+    block = blocks.Block(0, 0, (blocks.Stream(codec_id, size, data[_DERIVED.size :], param),))
+    blocks.check_derived(block, size, references)
+    assert len(blocks.decode_derived(block, size, (bytes(range(256)) * 256)[:references])) == size
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
@@ -144,6 +155,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         index_sections,
         frame_header,
         codec,
+        derived,
     )
 }
 
