@@ -136,6 +136,7 @@ def main() -> int:
         "machine": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "load": os.getloadavg(),
+        "runs": chosen.runs,
     }
     if chosen.out:
         content = {"conditions": conditions, "one_process": start, "tables": tables}

@@ -333,6 +333,19 @@ def test_workers_end_with_their_parent(sh):
     assert sh.names() == ["a", "b", "x.pt", "y.pt"]
 
 
+def test_time_of_a_batch_grows_with_the_files_and_no_faster():
+    """The recorded run, whose figures README has: below 2.2 times for twice the work, start-up once a process."""
+    root = Path(__file__).resolve().parent.parent
+    recorded = json.loads((root / "sample_data/runs/2026-11-30-2-core-x86/batch.json").read_text())
+    readme = (root / "README.md").read_text()
+    for table, work, digits in zip(recorded["tables"], (2000, 70_000), (".1f", ".2g"), strict=True):
+        assert all(ratio < 2.2 for ratios in table["ratio_for_twice"].values() for ratio in ratios)
+        each = [1000 * figures["cpu_seconds"] / work for figures in table["results"][str(work)].values()]
+        for milliseconds in each:
+            assert f"{milliseconds:{digits}}" in readme
+            assert milliseconds < 100 * recorded["one_process"]["cpu_seconds"]
+
+
 # Exit codes.
 
 

@@ -59,11 +59,10 @@ def complete(shell: str, line: str, tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
-    [("nvckpt dec", "decompress"), ("nvckpt compress --output-dir-m", "--output-dir-mirror"),
-     ("nvckpt compress --codec zs", "zstd"), ("nvckpt verify --device cu", "cuda")],
+    ("shell", "line", "expected"),
+    [("bash", "nvckpt dec", "decompress"), ("bash", "nvckpt compress --output-dir-m", "--output-dir-mirror"),
+     ("bash", "nvckpt compress --codec zs", "zstd"), ("zsh", "nvckpt verify --device cu", "cuda")],
 )  # fmt: skip
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_completion(shell, line, expected, tmp_path):
     """Commands, options and their values."""
     assert any(expected in candidate for candidate in complete(shell, line, tmp_path))
