@@ -260,10 +260,10 @@ def test_worker_that_is_killed_fails_its_file_and_no_other(sh, monkeypatch):
 
     real = nvckpt.compression.read_source
 
-    def read_source(data, path):
+    def read_source(data, path, *more):
         if path.name == "x.pt":
             os.kill(os.getpid(), signal.SIGKILL)
-        return real(data, path)
+        return real(data, path, *more)
 
     monkeypatch.setattr(nvckpt.compression, "read_source", read_source)
     (sh.folder / "z.pt").write_bytes(DATA)
