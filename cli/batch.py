@@ -1,7 +1,8 @@
 """One command over many inputs: an input that fails is reported and the rest go on."""
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -69,11 +70,13 @@ def run(jobs: "Sequence[Job]", work: Work, talk: Talk, conduct: Conduct) -> Exit
     """Call `work` on each input; returns FAILED when one failed or was not `ok`."""
     tally = Tally(conduct.command)
     entries: list[dict[str, Any] | None] = [None] * (len(jobs) if talk.as_json else 0)
-    for number, outcome in _outcomes(jobs, work, talk, conduct):
-        _say(outcome, talk, conduct)
-        tally.add(jobs[number].source, outcome.entry, outcome.groups)
-        if talk.as_json:
-            entries[number] = outcome.entry
+    # Closed before a signal is reported: the workers have cleaned up by then.
+    with contextlib.closing(_outcomes(jobs, work, talk, conduct)) as outcomes:
+        for number, outcome in outcomes:
+            _say(outcome, talk, conduct)
+            tally.add(jobs[number].source, outcome.entry, outcome.groups)
+            if talk.as_json:
+                entries[number] = outcome.entry
     if talk.as_json:
         talk.document(report.document(conduct.command, [entry for entry in entries if entry is not None]))
     elif conduct.is_batch and not talk.as_lines:
@@ -81,7 +84,7 @@ def run(jobs: "Sequence[Job]", work: Work, talk: Talk, conduct: Conduct) -> Exit
     return Exit.FAILED if tally.failed else Exit.OK
 
 
-def _outcomes(jobs: "Sequence[Job]", work: Work, talk: Talk, conduct: Conduct) -> Iterator[tuple[int, Outcome]]:
+def _outcomes(jobs: "Sequence[Job]", work: Work, talk: Talk, conduct: Conduct) -> Generator[tuple[int, Outcome]]:
     if conduct.workers > 1 and len(jobs) > 1:
         yield from _in_workers(jobs, work, talk, conduct)
         return
@@ -92,7 +95,7 @@ def _outcomes(jobs: "Sequence[Job]", work: Work, talk: Talk, conduct: Conduct) -
         yield number, outcome
 
 
-def _in_workers(jobs: "Sequence[Job]", work: Work, talk: Talk, conduct: Conduct) -> Iterator[tuple[int, Outcome]]:
+def _in_workers(jobs: "Sequence[Job]", work: Work, talk: Talk, conduct: Conduct) -> Generator[tuple[int, Outcome]]:
     """Work on several files at a time; `.metadata` files, which are last, when all others are finished."""
     from nvckpt import batch
 
