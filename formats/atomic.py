@@ -51,14 +51,9 @@ class OutputFile:
             view = view[os.write(self.descriptor, view[:_WRITE_STEP]) :]
 
     def write_all(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Append all parts, one after the other, in as few calls as the system allows."""
-        views = [view for part in parts if len(view := memoryview(part).cast("B"))]
-        while views:
-            written = os.writev(self.descriptor, views[:_MOST_PARTS])
-            while views and written >= len(views[0]):
-                written -= len(views.pop(0))
-            if written:
-                views[0] = views[0][written:]
+        """Append all parts, one after the other."""
+        for part in parts:
+            self.write(part)
 
     def reserve(self, limit: int) -> None:
         """Begin to allocate room ahead of the writes, for at most `limit` bytes; for large outputs in files."""
@@ -115,8 +110,14 @@ class AtomicFile(OutputFile):
         self._note_written()
 
     def write_all(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
-        """See OutputFile."""
-        super().write_all(parts)
+        """See OutputFile; in as few calls as the system allows."""
+        views = [view for part in parts if len(view := memoryview(part).cast("B"))]
+        while views:
+            written = os.writev(self.descriptor, views[:_MOST_PARTS])
+            while views and written >= len(views[0]):
+                written -= len(views.pop(0))
+            if written:
+                views[0] = views[0][written:]
         self._note_written()
 
     def _note_written(self) -> None:

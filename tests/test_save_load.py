@@ -19,7 +19,7 @@ from odd_states import STATES, TRUSTED, fingerprint
 
 import nvckpt
 from nvckpt.errors import NotARegularFileError, WriteError
-from nvckpt.formats.atomic import OutputFile
+from nvckpt.formats.atomic import AtomicFile
 from nvckpt.formats.errors import CorruptArchiveError, NotAnArchiveError, TruncatedArchiveError, UnsupportedArchiveError
 from nvckpt.formats.torch_zip_writer import ZipLayout
 from nvckpt.state import pickled, state_file
@@ -224,7 +224,7 @@ def test_no_space_leaves_nothing(tmp_path, monkeypatch):
     def full(self, parts):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(OutputFile, "write_all", full)
+    monkeypatch.setattr(AtomicFile, "write_all", full)
     with pytest.raises(WriteError, match="no space left") as raised:
         nvckpt.save(torch.ones(3), tmp_path / "x")
     assert isinstance(raised.value, RuntimeError)
@@ -278,19 +278,19 @@ def test_a_background_save_keeps_the_state_of_its_call(tmp_path):
 
 
 def test_an_error_in_the_background_is_not_lost(tmp_path, monkeypatch):
-    real = OutputFile.write_all
+    real = AtomicFile.write_all
 
     def full(self, parts):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(OutputFile, "write_all", full)
+    monkeypatch.setattr(AtomicFile, "write_all", full)
     first = nvckpt.save(torch.ones(3), tmp_path / "x", blocking=False)
     with pytest.raises(WriteError):
         first.wait(60)
     second = nvckpt.save(torch.ones(3), tmp_path / "y", blocking=False)
     while not second.done():
         pass
-    monkeypatch.setattr(OutputFile, "write_all", real)
+    monkeypatch.setattr(AtomicFile, "write_all", real)
     with pytest.raises(WriteError) as raised:
         nvckpt.save(torch.ones(3), tmp_path / "z")
     assert "earlier" in raised.value.__notes__[0]
