@@ -23,6 +23,9 @@ Key = tuple[str, int]
 """A name, and a number for those that several tensors have."""
 
 
+Pair = tuple[Tensor, Tensor]
+
+
 @dataclass(frozen=True, slots=True)
 class DiffOptions:
     """How to compare; with `tensors_only` the bytes that belong to no tensor are left out, so formats may differ."""
@@ -119,7 +122,6 @@ class _Comparison:
     differences: list[Difference] = field(default_factory=list)
     rests: tuple[list[Extent], list[Extent]] = field(default_factory=lambda: ([], []))
     was_moved: bool = False
-    _done: int = 0
 
     def run(self) -> None:
         """Compare all tensors, in the order of the first checkpoint; then those that only the second has."""
@@ -127,13 +129,20 @@ class _Comparison:
         self.rests = _uncovered(self.a, ours), _uncovered(self.b, theirs)
         pairs = [(tensor, theirs[key]) for key, tensor in ours.items() if key in theirs]
         self.was_moved = len(pairs) < len(ours) or any(x.span != y.span for x, y in pairs)
-        total = sum(tensor.size for tensor, _ in pairs)
+        to_read = {
+            number: (x, y)
+            for number, (x, y) in enumerate(pairs)
+            if _type_of(x) == _type_of(y) and not self._same_values(x, y)
+        }
+        changed = dict(zip(to_read, self._changed(list(to_read.values())), strict=True))
         for number, (x, y) in enumerate(pairs):
-            self._prepare(pairs[number + 1 : number + 3])
-            self._compare(x, y)
-            self._done += x.size
-            if self.progress:
-                self.progress(self._done, total)
+            if _type_of(x) != _type_of(y):
+                self.differences.append(Difference(x.name, "type", _type_of(x), _type_of(y), max(x.size, y.size)))
+            elif count := changed.get(number):
+                self.differences.append(Difference(x.name, "values", _type_of(x), _type_of(y), x.size, count))
+            else:
+                self.same_tensors += 1
+                self.same_bytes += x.size
         self.differences += [_only("only_first", tensor) for key, tensor in ours.items() if key not in theirs]
         self.differences += [_only("only_second", tensor) for key, tensor in theirs.items() if key not in ours]
 
@@ -147,37 +156,32 @@ class _Comparison:
             ours, theirs = [x for x, _ in open_pairs], [y for _, y in open_pairs]
         return any(x != y for x, y in _side_by_side(_read(self.a, ours), _read(self.b, theirs)))
 
-    def _compare(self, x: Tensor, y: Tensor) -> None:
-        if (x.view.dtype, x.shape) != (y.view.dtype, y.shape):
-            self.differences.append(Difference(x.name, "type", _type_of(x), _type_of(y), max(x.size, y.size)))
-            return
-        changed = self._changed(x, y)
-        if changed:
-            self.differences.append(Difference(x.name, "values", _type_of(x), _type_of(y), x.size, changed))
-        else:
-            self.same_tensors += 1
-            self.same_bytes += x.size
+    def _changed(self, pairs: Sequence[Pair]) -> list[int]:
+        """Read the values of pairs, and return how many elements of each differ."""
+        changed = []
+        total, done = sum(x.size for x, _ in pairs), 0
+        for number, (x, y) in enumerate(pairs):
+            for later in pairs[number + 1 : number + 3]:
+                self.a.prepare(later[0].span)
+                self.b.prepare(later[1].span)
+            item = max(1, x.view.dtype.bits // 8)
+            values = ((piece for _, piece in side.values([t])) for side, t in ((self.a, x), (self.b, y)))
+            changed.append(sum(_count(item, *pieces) for pieces in _side_by_side(*values)))
+            done += x.size
+            if self.progress:
+                self.progress(done, total)
+        return changed
 
-    def _changed(self, x: Tensor, y: Tensor) -> int:
-        """Return how many elements differ."""
-        layouts = [(t.view.strides, t.segment.big_endian) for t in (x, y)]
-        if layouts[0] == layouts[1] and self._same_frames(x.span, y.span):
-            return 0
-        item = max(1, x.view.dtype.bits // 8)
-        values = ((piece for _, piece in side.values([t])) for side, t in ((self.a, x), (self.b, y)))
-        return sum(_count(item, ours, theirs) for ours, theirs in _side_by_side(*values))
+    def _same_values(self, x: Tensor, y: Tensor) -> bool:
+        """Tell whether two tensors surely have the same values without reading any."""
+        same_layout = (x.view.strides, x.segment.big_endian) == (y.view.strides, y.segment.big_endian)
+        return same_layout and self._same_frames(x.span, y.span)
 
     def _same_frames(self, x: Extent, y: Extent) -> bool:
         """Tell whether both ranges are the same parts of frames that decode to the same, as their checksums tell."""
         if self.a.original is None or self.b.original is None or x[1] != y[1]:
             return False
         return _parts(self.a.original, x) == _parts(self.b.original, y)
-
-    def _prepare(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        for side, number in ((self.a, 0), (self.b, 1)):
-            for pair in pairs:
-                if side.original is not None and not self._same_frames(pair[0].span, pair[1].span):
-                    side.original.prepare(*pair[number].span)
 
 
 def _keyed(checkpoint: Checkpoint) -> dict[Key, Tensor]:

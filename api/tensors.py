@@ -112,11 +112,17 @@ class Checkpoint:
 
     def stream(self, ranges: Sequence[Extent]) -> Iterator[bytes]:
         """Yield the bytes of each range in order, the frames of the next ones being decoded meanwhile."""
+        for extent in ranges[: self._ahead]:
+            self.prepare(extent)
         for number, (offset, length) in enumerate(ranges):
-            if self.original is not None:
-                for ahead in ranges[number : number + self._ahead + 1]:
-                    self.original.prepare(*ahead)
+            for extent in ranges[number + self._ahead : number + self._ahead + 1]:
+                self.prepare(extent)
             yield self.bytes.read_at(offset, length)
+
+    def prepare(self, extent: Extent) -> None:
+        """Have a range decoded in the background, as far as an archive has to be; it should be read soon."""
+        if self.original is not None:
+            self.original.prepare(*extent)
 
     def values(self, tensors: Iterable[Tensor]) -> Iterator[tuple[Tensor, bytes]]:
         """Yield the values of the tensors: row-major, little-endian, in pieces of at most CHUNK bytes.
