@@ -31,7 +31,7 @@ from nvckpt.codecs.float_cuda_tables import (
 from nvckpt.codecs.float_decisions import sample_stride
 from nvckpt.codecs.float_spec import MATRIX_SIZE, MAX_MATRICES, Flag, FloatSpec, Layout, LevelName, align
 
-_FIT_WARPS = 8
+_FIT_WARPS, _FIT_ROWS = 8, 4
 _SAMPLE_RUNS = 32
 _RUN_BYTES = 512
 _EXCEPTION_SHARE, _ZERO_SHARE = 512, 128
@@ -78,7 +78,7 @@ def new_job(spec: FloatSpec, address: int, size: int, level: LevelName) -> Job:
     """Return a stream about which only the level has been asked."""
     layout = spec.layout(level)
     fitted = layout != Layout.BYTES and (level != "fast" or spec.kind == "fp64")
-    job = Job(spec, address, size, layout, 8 if fitted else 16, fitted, coded=address, coded_count=size // spec.word)
+    job = Job(spec, address, size, layout, 4 if fitted else 16, fitted, coded=address, coded_count=size // spec.word)
     if fitted and job.words:
         job.shapes = spec.matrices if len(spec.matrices) <= MAX_MATRICES else ((job.words, 0),)
     return job
@@ -156,7 +156,9 @@ def _fit(device: Device, kind: tuple[int, int], jobs: list[Job], kept: list[Any]
     kept += [candidates, means]
     count, threads = len(table), 32 * _FIT_WARPS
     total = int(rows.sum())
-    device.launch("float_fit.fit_rows", kind, -(-total // _FIT_WARPS), threads, 0, [candidates, count, total, means])
+    device.launch(
+        "float_fit.fit_rows", kind, -(-total // (_FIT_WARPS * _FIT_ROWS)), threads, 0, [candidates, count, total, means]
+    )
     device.launch("float_fit.fit_bases", kind, count, threads, 0, [candidates, means])
     device.launch("float_fit.fit_columns", kind, int(strips.sum()), threads, 0, [candidates, count, means])
     device.launch("float_fit.fit_choose", kind, len(jobs), 32, 0, [memory, candidates, levels])

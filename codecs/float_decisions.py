@@ -52,10 +52,10 @@ def choose(words: Words, spec: FloatSpec, level: LevelName) -> Choices:
     sample = _sampled_runs(words)
     zeros = int((words[sample] == 0).sum()) * _ZERO_SHARE >= len(sample) > 0
     if layout == Layout.LOG and spec.kind != "fp64" and _too_many_exceptions(words, sample, entries, side):
-        return Choices(Layout.ROTATED, (), nothing, zeros, 8)
+        return Choices(Layout.ROTATED, (), nothing, zeros, 4)
     if layout == Layout.ROTATED and not len(side):
         entries = ()
-    return Choices(layout, entries, side, zeros, 8)
+    return Choices(layout, entries, side, zeros, 4)
 
 
 def _fit_all(

@@ -2,7 +2,7 @@
 #pragma once
 #include "float_table.cuh"
 
-constexpr int kStep = WORD == 4 && !kLog ? 4 : WORD == 1 ? 1 : 2; /* rows in flight */
+constexpr int kStep = WORD == 4 && !kLog ? 4 : WORD == 1 || (WORD == 2 && kLog) ? 1 : 2; /* rows in flight */
 constexpr u32 kSlotBytes = FLOAT_CHUNK * (kLog ? 2 : 1); /* of a record; longer chunks are stored raw, or cannot be */
 constexpr u32 kStateBytes = 4 * FLOAT_LANES;
 
@@ -38,7 +38,7 @@ __device__ __noinline__ uint4 look_closer(u32 at, u32 index, uint2 e, u32 except
     bool exception = false;
     if (e.y & kLookCloser) {
         u32 symbol = index;
-        if (kLog) {
+        if (kLog && (index == 0 || index == 256)) { /* others are what they seem, and need no slow look at the word */
             u64 word = (u64)shared.misc->block * FLOAT_BLOCK + warp * FLOAT_CHUNK + at;
             Word w = PREDICT ? plane_word(*shared.misc->plane, word) : ((const Word*)shared.misc->plane->words)[word];
             u32 q = float_quantum(top_of(w), LAYOUT);

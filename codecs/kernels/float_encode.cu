@@ -12,6 +12,8 @@
  *   4  rare symbols looked at one by one; levels loaded without a condition; copies 8 deep              1362 / 1558 /  968
  *   5  the warp that is done first finds the place; 7, 6 and 6 blocks a multiprocessor                  1386 / 1614 /  979
  * With 4 GiB, all kernels of a call: 1520 / 1634 to 1750 / 887 to 961.
+ *   6  predictors fitted from fewer words; symbols that the table lacks need no look at the word; BF16 default with one
+ *      row in flight (550 before, 681 now): 1517 / 1732 to 1771 / 1007 to 1043
  */
 #include "float_coder.cuh"
 

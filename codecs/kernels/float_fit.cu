@@ -4,7 +4,7 @@
  */
 #include "float_device.cuh"
 
-constexpr int kFitThreads = 256, kFitWarps = kFitThreads / 32;
+constexpr int kFitThreads = 256, kFitWarps = kFitThreads / 32, kFitRows = 4; /* rows a warp */
 constexpr u32 kRunWords = FLOAT_RUN_BYTES / WORD;
 
 /* A matrix of a tensor's shape, and what becomes of it */
@@ -62,26 +62,51 @@ __device__ __forceinline__ u32 candidate_of_strip(const Candidate* all, u32 coun
     return low;
 }
 
-/* Decision 4: mean quantum of each row, -1 where the sample has zeros only. One warp a row. */
+__device__ __forceinline__ void add_quanta(const Word (&w)[V], u32& sum, u32& present) {
+#pragma unroll
+    for (int i = 0; i < V; i++) sum += w[i] ? quantum_of(w[i]) : 0, present += w[i] != 0;
+}
+
+__device__ __forceinline__ void put_mean(i32* mean, u32 sum, u32 present, u32 lane) {
+    sum = warp_sum(sum), present = warp_sum(present);
+    if (lane == 0) *mean = present ? (i32)float_mean(sum, present) : -1;
+}
+
+/* Decision 4: mean quantum of each row, -1 where the sample has zeros only. Some rows a warp, all asked for at once. */
 extern "C" __global__ void __launch_bounds__(kFitThreads)
 fit_rows(const Candidate* all, u32 count, u32 rows, i32* means) {
-    u32 row = blockIdx.x * kFitWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (row >= rows) return;
-    const Candidate& c = candidate_of_row(all, count, row);
-    u32 most = c.flat ? FLOAT_FLAT_RUNS : FLOAT_ROW_RUNS;
-    u32 runs = (u32)(((u64)c.cols + kRunWords - 1) / kRunWords), taken = runs < most ? runs : most;
-    const Word* words = (const Word*)c.words + (u64)(row - c.first_row) * c.cols;
-    u32 sum = 0, present = 0;
-#pragma unroll 4
-    for (u32 t = 0; t < taken; t++) {
-        u64 at = (u64)float_spread(t, runs, most) * kRunWords + lane * V;
-        Word w[V];
-        load_words(words + at, wanted_of(at, c.cols), w);
+    static_assert(FLOAT_ROW_RUNS == 1, "a row is sampled by one load of each lane");
+    u32 first = (blockIdx.x * kFitWarps + threadIdx.x / 32) * kFitRows, lane = threadIdx.x % 32;
+    if (first >= rows) return;
+    const Candidate* c = &candidate_of_row(all, count, first);
+    if (!c->flat && first - c->first_row + kFitRows <= c->rows) {
+        const Word* words = (const Word*)c->words + (u64)(first - c->first_row) * c->cols + lane * V;
+        int wanted = wanted_of(lane * V, c->cols);
+        Word w[kFitRows][V];
 #pragma unroll
-        for (int i = 0; i < V; i++) sum += w[i] ? quantum_of(w[i]) : 0, present += w[i] != 0;
+        for (int k = 0; k < kFitRows; k++) load_words(words + (u64)k * c->cols, wanted, w[k]);
+#pragma unroll
+        for (int k = 0; k < kFitRows; k++) {
+            u32 sum = 0, present = 0;
+            add_quanta(w[k], sum, present);
+            put_mean(means + first + k, sum, present, lane);
+        }
+        return;
     }
-    sum = warp_sum(sum), present = warp_sum(present);
-    if (lane == 0) means[row] = present ? (i32)float_mean(sum, present) : -1;
+    for (u32 row = first; row < rows && row < first + kFitRows; row++) {
+        c = &candidate_of_row(all, count, row);
+        u32 most = c->flat ? FLOAT_FLAT_RUNS : FLOAT_ROW_RUNS, sum = 0, present = 0;
+        u32 runs = (u32)(((u64)c->cols + kRunWords - 1) / kRunWords), taken = runs < most ? runs : most;
+        const Word* words = (const Word*)c->words + (u64)(row - c->first_row) * c->cols;
+#pragma unroll 4
+        for (u32 t = 0; t < taken; t++) {
+            u64 at = (u64)float_spread(t, runs, most) * kRunWords + lane * V;
+            Word w[V];
+            load_words(words + at, wanted_of(at, c->cols), w);
+            add_quanta(w, sum, present);
+        }
+        put_mean(means + row, sum, present, lane);
+    }
 }
 
 /* Decisions 4 and 6: base and flat base of each matrix. One thread block a matrix. */

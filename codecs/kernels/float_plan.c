@@ -211,7 +211,7 @@ int float_make_plan(const float_input *input, const float_kernels *kernels, floa
                                                       : LAYOUT_LOG;
     plan->sampling = 16;
     if (plan->layout == LAYOUT_BYTES || fast) return FLOAT_OK;
-    plan->sampling = 8;
+    plan->sampling = 4;
     int error = fit_all(input, kernels, plan);
     if (error == FLOAT_OK) survey(input, kernels, plan);
     return error;
