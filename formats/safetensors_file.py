@@ -60,9 +60,11 @@ def read(data: ByteSource, role: str = groups.UNKNOWN_ROLE, memory: Allowance | 
     try:
         memory = memory or Allowance()
         header = _read_header(data)
-        memory.spend(_memory_of(header))
+        described = header.count(b'"data_offsets"')
+        # What comes of it is paid before the parsing, which a file that asks for too much would spend in vain.
+        memory.spend(_memory_of(header) + SEGMENT * described)
         entries, warnings = _parse(header)
-        memory.spend(SEGMENT * len(entries))
+        memory.spend(SEGMENT * max(0, len(entries) - described))
     except MalformedCheckpointError as error:
         return opaque.opaque_source(opaque.SAFETENSORS, data.size, f"{error}; kept as plain bytes")
     start = _LENGTH.size + len(header)

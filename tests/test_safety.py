@@ -1,6 +1,7 @@
 """What happens meanwhile: changed sources, second runs, moved folders, killed ones before, outputs that are inputs."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -16,7 +17,7 @@ from command import PROGRAM, Shell
 import nvckpt
 from nvckpt.compression import CompressOptions
 from nvckpt.decompression import DecompressOptions
-from nvckpt.errors import InvalidRequestError, OutputExistsError, SourceChangedError, WriteError
+from nvckpt.errors import DurabilityError, InvalidRequestError, OutputExistsError, SourceChangedError, WriteError
 from nvckpt.formats import atomic, leftovers
 from nvckpt.formats.atomic import atomic_file
 from nvckpt.formats.errors import FormatError
@@ -293,6 +294,25 @@ def test_file_taken_for_a_leftover_before_it_was_locked_is_made_anew(source, mon
     assert names(source.parent) == ["source", "source.nvckpt"]
 
 
+@pytest.mark.parametrize("fault", [OSError(errno.EIO, "broken"), KeyboardInterrupt()], ids=["error", "signal"])
+def test_cleaning_up_is_tried_once_more(fault, source, monkeypatch):
+    """An error or a signal in the middle of it leaves no temporary file."""
+    real, failed = os.unlink, []
+
+    def unlink(path, **options):
+        if not failed:
+            failed.append(path)
+            raise fault
+        real(path, **options)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    with pytest.raises((OSError, KeyboardInterrupt)), atomic_file(source.with_name("out")) as file:
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert failed
+    assert names(source.parent) == ["source"]
+
+
 # Removal.
 
 
@@ -345,6 +365,39 @@ def test_source_is_removed_last(source, monkeypatch):
         "remove source",
         "sync folder",
     ]
+
+
+@pytest.mark.parametrize("options", [CompressOptions(), CompressOptions(remove=True)], ids=["keep", "rm"])
+def test_folder_that_cannot_be_synced_keeps_the_source(options, source, monkeypatch):
+    """The archive has its name and is whole, but a power cut might take the name away: nothing is removed for it."""
+    real = os.fsync
+
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(DurabilityError, match="is written, but the system could not make sure that it stays"):
+        nvckpt.compress(source, options=options)
+    assert names(source.parent) == ["source", "source.nvckpt"]
+    monkeypatch.undo()
+    assert restores(source.with_name("source.nvckpt"))
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP])
+def test_file_system_that_knows_no_syncing_of_folders_is_no_error(number, source, monkeypatch):
+    """Some network file systems; there is nothing that could be done."""
+    real = os.fsync
+
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    nvckpt.compress(source, options=CompressOptions(remove=True))
+    assert names(source.parent) == ["source.nvckpt"]
 
 
 def test_archive_that_reads_back_wrong_is_not_kept(source, monkeypatch):
