@@ -25,6 +25,7 @@ from nvckpt.formats.index import Index, PlacedFrame
 from nvckpt.formats.layout import (
     FOOTER_SIZE,
     HEADER_SIZE,
+    MAGIC,
     Extent,
     Footer,
     check_header,
@@ -184,8 +185,13 @@ def _index_before(data: ByteSource, end: int) -> _Located | None:
 
 
 def _find_index(data: ByteSource, found: Found) -> _Located | None:
-    """Return the last index that is this archive's: it stands where it says, or lists the first frame there is."""
-    first = read_frame(data, found.offsets[0]).packed if found.offsets else None
+    """Return the last index that is this archive's: it stands where it says, or lists the first frame there is.
+
+    In a file that begins as an archive, that frame must hang together with the head: others may be of one inside.
+    """
+    begins_here = data.read_at(0, min(len(MAGIC), data.size)) == MAGIC
+    is_own = bool(found.runs) and (found.runs[0].is_anchored or not begins_here)
+    first = read_frame(data, found.offsets[0]).packed if is_own else None
     for end in dict.fromkeys((data.size, *reversed(found.footers))):
         located = _index_before(data, end)
         if located and (located.shift == 0 or any(frame.packed == first for frame in located.index.frames)):
