@@ -487,10 +487,10 @@ def test_defect_is_one_sentence(sh, monkeypatch):
 
     real = nvckpt.compression.read_source
 
-    def fail(data, path):
+    def fail(data, path, *more):
         if path.name == "words":
             raise ZeroDivisionError("surprise")
-        return real(data, path)
+        return real(data, path, *more)
 
     monkeypatch.setattr(nvckpt.compression, "read_source", fail)
     code, out, err = sh._fork([b"compress", b"-f", b"words", b"m.safetensors"], b"", dict(os.environ), 0o022)
