@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nvckpt.candidates import Sampler, Tensor, Words, tensors_of
-from nvckpt.codecs.registry import COPY, REMAINDER, ROUNDED
+from nvckpt.codecs.registry import COPY, REMAINDER, ROUNDED, SOURCE_SIZES
 from nvckpt.codecs.rounding import ROUNDINGS
 from nvckpt.flat_buffers import KINDS, FlatBuffers, rounded
 from nvckpt.formats.byte_source import ByteSource
 from nvckpt.formats.checksum import checksum
 from nvckpt.formats.segments import Segment
 
-_SIZES = {COPY: (1, 1), ROUNDED: (2, 1), REMAINDER: (1, 2)}
-"""Bytes of the source to bytes of the target, as a fraction."""
 _MOST_DEPTH = 2
 
 
@@ -39,7 +37,7 @@ class Run:
 
     def source_of(self, offset: int, length: int) -> tuple[int, int]:
         """Return the range that a part of the run, of whole words, follows from."""
-        over, under = _SIZES[self.codec_id]
+        over, under = SOURCE_SIZES[self.codec_id]
         return self.source + (offset - self.offset) * over // under, length * over // under
 
 

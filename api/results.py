@@ -200,7 +200,8 @@ class DiffResult:
 class TensorInfo:
     """One tensor storage in an archive, or a run of opaque bytes when `dtype` is None.
 
-    `bytes_out` is a share where several share a frame. `codecs` are the names used for its streams.
+    `bytes_out` is a share where several share a frame. `codecs` are the names used for its streams. `model` says in
+    words how it was coded, where that was asked for, and `saved` what following from another tensor saved, in bytes.
     """
 
     names: tuple[str, ...]
@@ -211,6 +212,8 @@ class TensorInfo:
     bytes_in: int
     bytes_out: int
     codecs: tuple[str, ...]
+    model: str = ""
+    saved: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def list_archives(
     found = Request(files, recursive, include, exclude).find(lambda path: path.endswith(SUFFIX))
 
     def one(job: "Job", _bar: Report | None) -> Outcome:
-        listing = inspect(job.source, memory)
+        listing = inspect(job.source, memory, models=bool(verbose) or talk.is_data)
         if talk.is_data:
             return Outcome(report.listing_json(listing))
         facts = f"{show(listing.format)}, xxh3-128 {listing.hash}, written by {show(listing.writer)}"

@@ -100,11 +100,15 @@ def decompress_line(result: "DecompressResult") -> str:
 
 def tensor_lines(tensors: "Iterable[TensorInfo]") -> Iterator[str]:
     """Yield a line a tensor storage, names last and never cut: made for grep as much as for reading."""
-    yield f"{'before':>11} {'after':>11} {'ratio':>7}  {'group':<14} {'dtype':<8} {'shape':<16} {'codec':<10}  tensor"
+    facts = f"{'group':<14} {'dtype':<8} {'shape':<16} {'codec':<10} {'model':<24}"
+    yield f"{'before':>11} {'after':>11} {'ratio':>7} {'saved':>11}  {facts}  tensor"
     for t in tensors:
         names = ", ".join(show(name) for name in t.names) or f"(opaque bytes at {t.offset})"
         sizes = f"{size(t.bytes_in):>11} {size(t.bytes_out):>11} {ratio(t.bytes_in, t.bytes_out):>7}"
-        yield f"{sizes}  {t.group:<14} {t.dtype or '-':<8} {shape(t.shape):<16} {'+'.join(t.codecs):<10}  {names}"
+        saved = "-" if t.saved is None else size(t.saved)
+        codecs, model = "+".join(t.codecs), show(t.model)
+        facts = f"{t.group:<14} {t.dtype or '-':<8} {shape(t.shape):<16} {codecs:<10} {model:<24}"
+        yield f"{sizes} {saved:>11}  {facts}  {names}"
 
 
 def shape(sizes: Sequence[int] | None) -> str:
@@ -256,6 +260,8 @@ def _tensor_json(tensor: "TensorInfo") -> dict[str, Any]:
         "bytes_in": tensor.bytes_in,
         "bytes_out": tensor.bytes_out,
         "codecs": list(tensor.codecs),
+        "model": json_names([tensor.model])[0],
+        "saved": tensor.saved,
     }
 
 

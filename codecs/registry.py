@@ -30,6 +30,8 @@ CPU_NAMES = tuple(codec.name for codec in CPU_CODECS)
 COPY, ROUNDED, REMAINDER = 48, 49, 50
 DERIVED = {COPY: "copy", ROUNDED: "rounded", REMAINDER: "remainder"}
 """Streams that need other bytes of the original, see `derived`; chosen by the tool, never by name."""
+SOURCE_SIZES = {COPY: (1, 1), ROUNDED: (2, 1), REMAINDER: (1, 2)}
+"""Referenced bytes to a stream's original bytes, as a fraction."""
 GPU_ONLY = {16: "ans", 17: "gdeflate", 18: "bitcomp", 19: "cascaded"}
 
 _BY_NAME = {codec.name: codec for codec in CPU_CODECS}

@@ -243,3 +243,28 @@ def test_stretch_of_many_equal_tensors_reads_little(tmp_path):
     counted = Counted(data)
     assert derivation.find_runs(read_source(MemoryBytes(data)).segments, counted) == {}
     assert counted.taken < 16 * 4096
+
+
+def test_list_tells_the_models_and_what_they_saved(tmp_path):
+    """What each tensor follows from, by name, and what it would have cost, told by its source."""
+    from nvckpt.listing import inspect
+
+    a, b = master(), master(50_000)
+    sparse = np.where(RNG.random(70_000) < 0.5, master(), 0).astype(np.float32)
+    wide = master(80_000).astype(np.float16).astype(np.float32)
+    compressed(safetensors(a=a, a16=half(a), b16=half(b), b=b, b_ema=b, sparse=sparse, wide=wide), tmp_path)
+    told = {t.names[0]: t for t in inspect(tmp_path / "source.nvckpt", models=True).tensors if t.names}
+    assert {name: t.model for name, t in told.items()} == {
+        "a": "float log",
+        "a16": "rounded from a",
+        "b16": "float log",
+        "b": "low bits beside b16",
+        "b_ema": "copy of b",
+        "sparse": "float log zeros",
+        "wide": "FP16 in FP32, float rotated",
+    }
+    alone = {name: (t.saved or 0) + t.bytes_out for name, t in told.items()}
+    assert alone["a16"] == pytest.approx(told["b16"].bytes_out * 1.4, rel=0.02)
+    assert alone["b"] == pytest.approx(alone["b_ema"], rel=0.01)
+    assert alone["b"] == pytest.approx(told["a"].bytes_out * 5 / 7, rel=0.02)
+    assert all(t.model == "" and t.saved is None for t in inspect(tmp_path / "source.nvckpt").tensors)
