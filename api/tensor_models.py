@@ -20,6 +20,7 @@ _ZEROS_REMOVED, _ROWCOL = 1, 1
 _TRANSFORMS = {0: "", 1: "byte planes", 2: "float planes"}
 _NARROWED = {1: "FP16 in FP32", 2: "FP32 in FP64"}
 _NARROWED_HEAD = 16
+_RANK = slice(12, 14)
 _WORDS = {registry.COPY: "copy of", registry.ROUNDED: "rounded from", registry.REMAINDER: "low bits beside"}
 
 
@@ -53,6 +54,8 @@ def _model(header: FrameHeader, head: bytes) -> str:
         return _float_model(head)
     if stream.codec_id == registry.NARROWED.id and len(head) > _NARROWED_HEAD:
         return f"{_NARROWED.get(head[0], 'narrowed')}, {_float_model(head[_NARROWED_HEAD:])}"
+    if stream.codec_id == registry.LOW_RANK.id and len(head) >= _RANK.stop:
+        return f"lowrank of rank {int.from_bytes(head[_RANK], 'little')}"
     codecs = "+".join(sorted({registry.name_of(each.codec_id) for each in header.streams}))
     return " ".join(filter(None, (_TRANSFORMS.get(header.transform_id, ""), codecs)))
 

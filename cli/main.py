@@ -64,6 +64,8 @@ app.command()(doctor)
 
 def main() -> None:
     """Run the command line; every way out is an exit code of `Exit`."""
+    # NumPy's linear algebra would start threads of its own inside each of ours, and wait for them busily.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for number in _SIGNALS:
         # Ignored from outside means `nohup`, which is meant.
         if signal.getsignal(number) is not signal.SIG_IGN:

@@ -101,6 +101,7 @@ def encode(data: Buffer, content: Content, choice: Choice, by_float: Block | Non
     if coded_by_float(content, choice):
         narrowed = _narrowed_block(data, content, choice) if choice.codec == registry.AUTO else None
         attempts.append(narrowed or by_float or _float_block(data, content, choice.level))
+        attempts += _low_rank_blocks(data, content, choice)
         sampled = sample(memoryview(data).cast("B"))
         if standard_may_win(sampled, len(data), content, attempts[-1].encoded_size, choice):
             attempts.append(_standard_block(data, content, choice))
@@ -134,6 +135,14 @@ def others_may_win(sampled: memoryview, size: int, content: Content, by_float: i
     if choice.codec == registry.AUTO and _narrowed_block(sampled, Content(content.word, content.kind), choice):
         return True
     return standard_may_win(sampled, size, content, by_float, choice)
+
+
+def _low_rank_blocks(data: Buffer, content: Content, choice: Choice) -> list[Block]:
+    """Return the block by factors, where it is asked for and promises something: it takes long."""
+    if choice.codec != registry.AUTO or choice.level != "max":
+        return []
+    stream = registry.LOW_RANK.encode_values(data, content)
+    return [] if stream is None else [Block(NO_TRANSFORM, 0, (Stream(registry.LOW_RANK.id, len(data), stream),))]
 
 
 def _narrowed_block(data: Buffer, content: Content, choice: Choice) -> Block | None:

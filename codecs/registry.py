@@ -14,6 +14,7 @@ from nvckpt.codecs.errors import (
 )
 from nvckpt.codecs.float_codec import Float
 from nvckpt.codecs.float_spec import LevelName
+from nvckpt.codecs.lowrank import LowRank
 from nvckpt.codecs.narrowed import Narrowed
 from nvckpt.codecs.standard import Deflate, Gzip, Lz4, Snappy, Zstd
 from nvckpt.codecs.store import Store
@@ -27,6 +28,8 @@ CPU_CODECS: tuple[Codec, ...] = (STORE, Zstd(), Lz4(), Snappy(), Deflate(), Gzip
 NARROWED = Narrowed(FLOAT)
 """Chosen by `auto` where the words hold narrower ones, never by name."""
 CPU_NAMES = tuple(codec.name for codec in CPU_CODECS)
+LOW_RANK = LowRank(FLOAT)
+"""Chosen by `auto` at level max where a matrix is close to low rank, never by name."""
 COPY, ROUNDED, REMAINDER = 48, 49, 50
 DERIVED = {COPY: "copy", ROUNDED: "rounded", REMAINDER: "remainder"}
 """Streams that need other bytes of the original, see `derived`; chosen by the tool, never by name."""
@@ -35,7 +38,7 @@ SOURCE_SIZES = {COPY: (1, 1), ROUNDED: (2, 1), REMAINDER: (1, 2)}
 GPU_ONLY = {16: "ans", 17: "gdeflate", 18: "bitcomp", 19: "cascaded"}
 
 _BY_NAME = {codec.name: codec for codec in CPU_CODECS}
-_BY_ID: dict[int, Codec] = {codec.id: codec for codec in (*CPU_CODECS, NARROWED)}
+_BY_ID: dict[int, Codec] = {codec.id: codec for codec in (*CPU_CODECS, NARROWED, LOW_RANK)}
 
 _LEVELS = {
     "zstd": (range(1, 23), {"fast": 1, "default": 3, "max": 19}),

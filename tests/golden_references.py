@@ -7,10 +7,10 @@ import numpy as np
 import zstandard
 from archives import FLOAT, STORE, Archive, Frame, Stream
 
-from nvckpt.codecs import float_reference
+from nvckpt.codecs import float_reference, lowrank_fit, lowrank_grid, lowrank_stream, registry
 from nvckpt.codecs.float_spec import FloatSpec
 
-NARROWED, COPY, ROUNDED, REMAINDER = 33, 48, 49, 50
+NARROWED, LOW_RANK, COPY, ROUNDED, REMAINDER = 33, 34, 48, 49, 50
 BF16, FP16 = 1, 2
 
 
@@ -132,12 +132,43 @@ def narrowed(head: bytes, size: int = 8) -> Archive:
     return Archive(bytes(size), [Frame(bytes(size), [Stream(stream, size, NARROWED)])])
 
 
+def lowrank_matrix() -> tuple[np.ndarray, bytes]:
+    """A BF16 matrix of rank 1 and its stream, by a model given in whole numbers; an infinity, zeros, a row of zeros."""
+    rng = np.random.RandomState(6)
+    left, right = rng.randint(-9, 10, (11, 1)), rng.randint(-9, 10, (24, 1))
+    words = bf16((left * right.T + rng.normal(0, 1, (11, 24))).astype("<f4"))
+    words[2, 3], words[4, 5], words[6, 7] = 0x7F80, 0, 0x8000
+    held = words.copy()
+    words = np.insert(held, 5, 0, axis=0)
+    scale = np.full(11, 8 * 126), np.zeros(24, int)
+    model = lowrank_fit.Model(*scale, left, right, np.full(8, 2 << 20), 20)
+    return words, lowrank_stream.encode_matrix(words, lowrank_grid.KINDS[2], registry.FLOAT, model)
+
+
+def codec_lowrank() -> Archive:
+    words, stream = lowrank_matrix()
+    return lowrank(stream, words.tobytes())
+
+
+def lowrank(stream: bytes, original: bytes) -> Archive:
+    return Archive(original, [Frame(original, [Stream(stream, len(original), LOW_RANK)])])
+
+
+def lowrank_with(at: int, value: int, cut: int | None = None) -> Archive:
+    """The stream with a byte replaced, cut."""
+    words, stream = lowrank_matrix()
+    changed = bytearray(stream)
+    changed[at] = value
+    return lowrank(bytes(changed[:cut]), words.tobytes())
+
+
 SOUND: tuple[Callable[[], Archive], ...] = (
     reference_copy,
     reference_rounded,
     reference_remainder,
     reference_remainder_float,
     codec_narrowed,
+    codec_lowrank,
 )
 
 A = bytes(range(64))
@@ -248,6 +279,18 @@ CORRUPT += (
     ("narrowed_reserved", "head of a narrowed", lambda: narrowed(b"\1" + bytes(14) + b"x")),
     ("narrowed_size", "impossible size", lambda: narrowed(b"\1" + bytes(15), 10)),
     ("narrowed_other_size", "another size", lambda: narrowed(b"\1" + bytes(15), 12)),
+    ("lowrank_cut", "head of a lowrank record", lambda: lowrank_with(0, 0, 90)),
+    ("lowrank_reserved", "head of a lowrank record", lambda: lowrank_with(20, 1)),
+    ("lowrank_length", "sections of a lowrank", lambda: lowrank_with(0, 16)),
+    ("lowrank_rows", "bitmap of a lowrank", lambda: lowrank_with(4, 20)),
+    ("lowrank_no_rows", "contradicts itself", lambda: lowrank_with(4, 0)),
+    ("lowrank_rank", "contradicts itself", lambda: lowrank_with(12, 9)),
+    ("lowrank_word", "contradicts itself", lambda: lowrank_with(14, 8)),
+    ("lowrank_groups", "contradicts itself", lambda: lowrank_with(15, 0)),
+    ("lowrank_shift", "contradicts itself", lambda: lowrank_with(16, 33)),
+    ("lowrank_multiplier", "contradicts itself", lambda: lowrank_with(35, 64)),
+    ("lowrank_counts", "do not add up", lambda: lowrank_with(64, 7)),
+    ("lowrank_section", "sections of a lowrank", lambda: lowrank_with(94, 1)),
 )
 UNSUPPORTED: tuple[tuple[str, str, Callable[[], Archive]], ...] = (
     ("reference_base", "of another file", lambda: copied(refer((0, 32), base=1))),
