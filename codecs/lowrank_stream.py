@@ -113,7 +113,7 @@ def _record(
 
 
 def _coded(data: bytes, content: Content, inner: Float) -> bytes:
-    return inner.encode_values(data, content, "default") if data else b""
+    return bytes(inner.encode_values(data, content, "default")) if data else b""
 
 
 def _groups(rank: int, groups: int) -> list[slice]:
