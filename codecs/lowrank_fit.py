@@ -3,14 +3,16 @@
 Floating point, and free to be: a stream holds what was fitted, and decoding it is integer arithmetic (FORMAT.md 19).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from nvckpt.codecs.lowrank_grid import Kind
 
-Matrix = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.int64]
 
 MOST_FACTOR = 2047
@@ -22,6 +24,8 @@ _SPARE = 16
 _SHIFT = 20
 # What a product may be worth, so that multipliers stay below 2^30.
 _MOST_UNIT = 512.0
+# Numbers of a band: up to so many a matrix is fitted in double precision throughout.
+_BAND = 1 << 20
 _PASSES = 3
 # Rows and columns that tell whether anything is to be gained, and the least gain in bits a value.
 _SAMPLE_ROWS, _SAMPLE_COLS, _LEAST_GAIN = 192, 384, 0.03
@@ -46,11 +50,13 @@ class Model:
     shift: int = _SHIFT
 
 
-def values_of(words: npt.NDArray[np.unsignedinteger], kind: Kind) -> Matrix:
+def values_of(words: npt.NDArray[np.unsignedinteger], kind: Kind) -> npt.NDArray[np.float32]:
     """Return words as numbers; what is not finite counts as zero."""
-    wide = words.astype(np.uint32) << np.uint32(32 - 8 * kind.word)
+    wide = words.astype(np.uint32)
+    wide <<= np.uint32(32 - 8 * kind.word)
     values = wide.view(np.float32)
-    return np.where(np.isfinite(values), values, 0).astype(np.float64)
+    values[~np.isfinite(values)] = 0
+    return values
 
 
 def promises(words: npt.NDArray[np.unsignedinteger], kind: Kind) -> bool:
@@ -60,53 +66,86 @@ def promises(words: npt.NDArray[np.unsignedinteger], kind: Kind) -> bool:
     some = some[some.any(1)]
     if min(some.shape) < 8 or (some >= 0).all() or (some <= 0).all():
         return False
-    scale = _scales(np.abs(some), some, kind)
-    z = _scaled(some, *scale)
-    singular = _svd(z)[1]
-    rank, _, gain = _choose(singular, z.shape, float((z * z).sum()))
+    z = _scaled(some, _scales(some, None, kind))
+    rank, _, gain = _choose(_svd(z)[1], z.shape, _energy(z))
     return rank > 0 and gain > _LEAST_GAIN
+
+
+class _Scale(NamedTuple):
+    """The scale of a number is the sum of its row's and its column's, in eighths of an octave."""
+
+    rows: Ints
+    cols: Ints
+
+    def factor(self, band: slice) -> Matrix:
+        """Return the scale of some rows as a factor."""
+        return np.exp2((self.rows[band, None] + self.cols) / 8)
+
+
+class _Prediction(NamedTuple):
+    """Factors, the worth of their product, and the scale that it is in."""
+
+    left: Matrix
+    right: Matrix
+    unit: float
+    scale: _Scale
+
+    def of(self, band: slice) -> Matrix:
+        """Return the prediction of some rows."""
+        return self.left[band] @ self.right.T * (self.unit * self.scale.factor(band))
 
 
 def fit(words: npt.NDArray[np.unsignedinteger], kind: Kind) -> Model:
     """Fit a matrix without rows that are all zero."""
     values = values_of(words, kind)
-    prediction = np.zeros_like(values)
-    left, right = np.zeros((values.shape[0], 0)), np.zeros((values.shape[1], 0))
-    unit = 0.0
-    for attempt in range(_PASSES + 1):
-        rows, cols = _scales(np.abs(values - prediction), values, kind)
-        if attempt == _PASSES:
-            break
-        left, right, unit = _factors(_scaled(values, rows, cols))
-        prediction = left @ right.T * (unit * np.exp2((rows[:, None] + cols) / 8))
-    # In steps, a product counts `unit` times 2^(phase / 8); the fit's scale has changed since, a little.
-    if left.shape[1]:
-        left, right, unit = _factors(_scaled(values, rows, cols))
+    scale = _scales(values, None, kind)
+    left, right, unit = _factors(_scaled(values, scale))
+    for _ in range(_PASSES if left.shape[1] else 0):
+        # The residual has other scales than the values; a product counts in the scale of the residual.
+        scale = _scales(values, _Prediction(left, right, unit, scale), kind)
+        left, right, unit = _factors(_scaled(values, scale))
     if unit >= _MOST_UNIT:
         left, right, unit = left[:, :0], right[:, :0], 0.0
     multipliers = np.round(unit * np.exp2(np.arange(8) / 8) * (1 << _SHIFT)).astype(np.int64)
-    return Model(rows + 8 * 127, cols, left.astype(np.int64), right.astype(np.int64), multipliers)
+    return Model(scale.rows + 8 * 127, scale.cols, left.astype(np.int64), right.astype(np.int64), multipliers)
 
 
-def _scales(residual: Matrix, values: Matrix, kind: Kind) -> tuple[Ints, Ints]:
+def _bands(shape: tuple[int, ...]) -> Iterator[slice]:
+    """Yield the rows of a matrix in bands, so that what is computed of them takes little memory."""
+    step = max(1, _BAND // shape[1])
+    for start in range(0, shape[0], step):
+        yield slice(start, start + step)
+
+
+def _scales(values: npt.NDArray[np.float32], prediction: _Prediction | None, kind: Kind) -> _Scale:
     """Fit the mean logarithms of a residual's rows and columns, in eighths of an octave."""
-    last_place = np.maximum(np.abs(values), 2.0**-126) * 2.0**-kind.mantissa
-    logarithm = 8 * np.log2(np.maximum(residual, _FLOOR * last_place))
-    rows = np.round(logarithm.mean(1))
-    cols = np.round((logarithm - rows[:, None]).mean(0))
-    return rows.astype(np.int64), cols.astype(np.int64)
+    rows, cols = np.empty(values.shape[0], np.int64), np.zeros(values.shape[1])
+    for band in _bands(values.shape):
+        held = values[band].astype(np.float64)
+        residual = np.abs(held - prediction.of(band)) if prediction else np.abs(held)
+        last_place = np.maximum(np.abs(held), 2.0**-126) * 2.0**-kind.mantissa
+        logarithm = 8 * np.log2(np.maximum(residual, _FLOOR * last_place))
+        rows[band] = np.round(logarithm.mean(1))
+        cols += (logarithm - rows[band, None]).sum(0)
+    return _Scale(rows, np.round(cols / len(rows)).astype(np.int64))
 
 
-def _scaled(values: Matrix, rows: Ints, cols: Ints) -> Matrix:
-    """Return values in units of their scale."""
-    scaled: Matrix = np.clip(values / np.exp2((rows[:, None] + cols) / 8), -_LOUDEST, _LOUDEST)
-    return scaled
+def _scaled(values: npt.NDArray[np.float32], scale: _Scale) -> Matrix:
+    """Return values in units of their scale; large matrices in single precision."""
+    z = np.empty(values.shape, np.float64 if values.size <= _BAND else np.float32)
+    for band in _bands(values.shape):
+        z[band] = np.clip(values[band] / scale.factor(band), -_LOUDEST, _LOUDEST)
+    return z
+
+
+def _energy(z: Matrix) -> float:
+    return sum(float(np.square(z[band], dtype=np.float64).sum()) for band in _bands(z.shape))
 
 
 def _factors(z: Matrix) -> tuple[Matrix, Matrix, float]:
     """Return whole-number factors of a matrix whose noise is about 1, and the worth of a product of theirs."""
     u, singular, v = _svd(z)
-    rank, step, _ = _choose(singular, z.shape, float((z * z).sum()))
+    rank, step, _ = _choose(singular, z.shape, _energy(z))
     if not rank:
         return u[:, :0], v[:, :0], 0.0
     balance = (z.shape[0] / z.shape[1]) ** 0.25
@@ -123,7 +162,7 @@ def _svd(z: Matrix) -> tuple[Matrix, Matrix, Matrix]:
     if min(z.shape) <= 2 * _RANK:
         u, singular, vt = np.linalg.svd(z, full_matrices=False)
         return u.astype(np.float64), singular.astype(np.float64), vt.T.astype(np.float64)
-    narrow = z.astype(np.float32)
+    narrow = z.astype(np.float32, copy=False)
     start = np.random.default_rng(0).standard_normal((z.shape[1], _RANK + _SPARE), dtype=np.float32)
     q = np.linalg.qr(narrow @ start)[0]
     for _ in range(2):

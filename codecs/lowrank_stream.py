@@ -28,6 +28,7 @@ _AFTER_FACTORS = CONTEXTS + 3
 
 Words = npt.NDArray[np.unsignedinteger]
 Ints = npt.NDArray[np.int64]
+Entries = npt.NDArray[np.signedinteger]
 
 
 def _align(size: int) -> int:
@@ -132,7 +133,7 @@ def _strips(rows: int, cols: int) -> Iterator[slice]:
         yield slice(start, min(rows, start + step))
 
 
-def _grid(rows: Ints, cols: Ints, left: Ints, right: Ints, multipliers: Ints, shift: int, kind: Kind) -> Grid:
+def _grid(rows: Ints, cols: Ints, left: Entries, right: Entries, multipliers: Ints, shift: int, kind: Kind) -> Grid:
     """Return the grid of a strip. The product is a sum of whole numbers below 2^53: exact in any order."""
     products = (left.astype(np.float64) @ right.astype(np.float64).T).astype(np.int64)
     scale = (rows[:, None] + cols).reshape(-1)
@@ -308,18 +309,18 @@ def _decode_matrix(record: _Record, out: Words, inner: Float) -> None:
     out[record.kept] = words
 
 
-def _factors(record: _Record, held: int, inner: Float) -> tuple[Ints, Ints]:
+def _factors(record: _Record, held: int, inner: Float) -> tuple[Entries, Entries]:
     columns = []
     for number, part in enumerate(_groups(record.rank, record.groups)):
         count = part.stop - part.start
         section = record.sections[_FACTORS + number]
         columns.append(_decoded(section, count * (held + record.cols), 2, inner).reshape(count, -1))
     if not columns:
-        return np.zeros((held, 0), np.int64), np.zeros((record.cols, 0), np.int64)
-    folded = np.concatenate(columns).T.astype(np.int64)
-    entries = np.where(folded & 1, -(folded >> 1) - 1, folded >> 1)
-    if np.abs(entries).max() > lowrank_fit.MOST_FACTOR:
+        return np.zeros((held, 0), np.int16), np.zeros((record.cols, 0), np.int16)
+    folded = np.concatenate(columns).T
+    if folded.max() > 2 * lowrank_fit.MOST_FACTOR:
         raise CorruptChunkError("a factor of a lowrank record is out of range")
+    entries = (folded >> 1).astype(np.int16) ^ -(folded & 1).astype(np.int16)
     return entries[:held], entries[held:]
 
 
