@@ -126,20 +126,25 @@ class Bench:
 def kill(bench: Bench, count: int, rng: random.Random) -> dict[str, object]:
     """Kill `count` runs, each at a moment of its own: after its start, or after its temporary file appeared."""
     counts: Counter[str] = Counter()
-    took: dict[str, float] = {}
+    took: dict[str, tuple[float, float]] = {}
     killed = number = 0
     while killed < count:
         command = ("compress", "decompress")[number // len(SIGNALS) % 2]
         options = OPTIONS[number % len(OPTIONS)]
         sent = SIGNALS[number % len(SIGNALS)]
         if command not in took:
-            took[command] = _time(bench.prepare(command, ("-f",)))
+            took[command] = _time(bench, bench.prepare(command, ("-f",)))
         process = subprocess.Popen(
             bench.prepare(command, options),
             stderr=subprocess.PIPE,
             preexec_fn=_default_signals,  # noqa: PLW1509 - nothing else runs in the child
         )
-        _wait(bench, process, rng.random() < 0.25, rng.random() * took[command])
+        before, writing = took[command]
+        if rng.random() < 0.25:
+            time.sleep(rng.random() * (before + writing))
+        else:
+            _wait_for_output(bench, process)
+            time.sleep(rng.random() * writing)
         process.send_signal(sent)
         said = process.communicate(timeout=120)[1].decode()
         # Python itself prints one when it is interrupted before the first line of the program.
@@ -159,11 +164,10 @@ def kill(bench: Bench, count: int, rng: random.Random) -> dict[str, object]:
     return {"killed": count, "damaged_or_missing_sources": 0, "partial_files": 0, **dict(sorted(counts.items()))}
 
 
-def _wait(bench: Bench, process: subprocess.Popen[bytes], at_once: bool, seconds: float) -> None:
-    """Sleep for a while, beginning now or when the output is begun; the start of an interpreter takes the longest."""
-    while not at_once and process.poll() is None and not list(bench.work.glob(".*.tmp")):
+def _wait_for_output(bench: Bench, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the output is begun; the start of an interpreter takes the longest."""
+    while process.poll() is None and not list(bench.work.glob(".*.tmp")):
         time.sleep(0.001)
-    time.sleep(seconds if at_once else seconds / 3)
 
 
 def _default_signals() -> None:
@@ -171,10 +175,14 @@ def _default_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _time(command: list[str | Path]) -> float:
+def _time(bench: Bench, command: list[str | Path]) -> tuple[float, float]:
+    """Seconds that an undisturbed run takes until it begins its output, and from there on."""
     started = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
-    return time.perf_counter() - started
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    _wait_for_output(bench, process)
+    began = time.perf_counter()
+    process.wait()
+    return began - started, time.perf_counter() - began
 
 
 def fill(bench: Bench, count: int, rng: random.Random) -> dict[str, object]:
