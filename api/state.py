@@ -32,6 +32,7 @@ TOP = "archive"
 """The folder in the zip, as torch names it when it writes to a file object."""
 
 _STEP = 16 << 20
+_SMALL = 256 << 10
 
 
 class StorageBytes:
@@ -188,8 +189,12 @@ def storage_checksums(parts: Sequence[StorageBytes], threads: int, known: Mappin
     ]
     sums = [known.get(number, 0) for number in range(len(parts))]
     with ThreadPoolExecutor(thread_count(threads), thread_name_prefix="nvckpt") as pool:
-        for (number, _, length), value in zip(pieces, pool.map(crc, pieces), strict=True):
-            sums[number] = crc32.combine(sums[number], value, length)
+        # Handing a small piece to another thread costs more than its sum.
+        begun = [pool.submit(crc, piece) if piece[2] >= _SMALL else None for piece in pieces]
+        for piece, future in zip(pieces, begun, strict=True):
+            number, offset, length = piece
+            value = crc(piece) if future is None else future.result()
+            sums[number] = crc32.combine(sums[number], value, length) if offset else value
     return sums
 
 

@@ -115,7 +115,8 @@ class FrameHeader:
     @property
     def original_size(self) -> int:
         """Bytes restored."""
-        return sum(length for _, length in self.extents)
+        # As many as the extents', of which there may be a million: a test of the header compares the two.
+        return sum(stream.original_size for stream in self.streams)
 
     @property
     def payload_size(self) -> int:
@@ -188,7 +189,7 @@ def parse_frame_header(data: bytes) -> FrameHeader:
     header = FrameHeader(transform, param, records, _parse_extents(cursor, extents), sums[0], sums[1], ranges)
     if cursor.left >= ALIGNMENT or any(cursor.take(cursor.left)):
         raise CorruptArchiveError("a frame header is not padded with zeros")
-    if header.original_size != original or sum(s.original_size for s in header.streams) != original:
+    if header.original_size != original or sum(length for _, length in header.extents) != original:
         raise CorruptArchiveError("the parts of a frame do not add up to its size")
     if header.payload_size != payload:
         raise CorruptArchiveError("the streams of a frame do not add up to its payload")
