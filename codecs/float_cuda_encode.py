@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from nvckpt.codecs.float_cuda_device import THREADS, TUNING, Device, encode_shared
 from nvckpt.codecs.float_cuda_fit import Job, decide, new_job
-from nvckpt.codecs.float_cuda_tables import BYTE_TILE, BYTES, FINISH, PLANE, firsts, pairs
+from nvckpt.codecs.float_cuda_tables import BYTE_TILE, BYTES, FINISH, PLANE, firsts, packed, pairs
 from nvckpt.codecs.float_spec import (
     BLOCK,
     CHUNK,
@@ -153,7 +153,6 @@ class _Run:
     def _launch(self) -> None:
         device = self._device
         table = np.array(self._planes, PLANE) if self._planes else np.zeros(0, PLANE)
-        planes = device.upload(table)
         kinds = sorted(set(self._kinds), reverse=True)  # side planes and bitmaps, of kind (1, 0), come last
         # sizes, two numbers for each stream; reports, one for each; tickets, one for each kind; statuses of blocks
         count = len(self._jobs)
@@ -172,13 +171,14 @@ class _Run:
             items = pairs([self._blocks[i] for i in chosen])
             items[:, 0] = chosen[items[:, 0]]
             lists[kind] = items
+        whole, places = packed([table, *lists.values(), np.array(self._finish, FINISH)])
+        memory = device.upload(whole)
+        planes, *blocks, finish = (np.uint64(device.address(memory) + place) for place in places)
         grids = {kind: min(len(lists[kind]), device.resident(*kind)) for kind in kinds}
         areas = [2 * grids[k] * (4 * CHUNK * (2 if k[1] == Layout.LOG else 1) + 512) for k in kinds]
         slots = device.empty(max(areas, default=0))
-        self._kept += [planes, self._infos, slots]
+        self._kept += [memory, self._infos, slots]
         for number, kind in enumerate(kinds):
-            items = device.upload(lists[kind])
-            self._kept.append(items)
             device.launch(
                 "float_encode.encode_planes",
                 kind,
@@ -186,12 +186,11 @@ class _Run:
                 THREADS,
                 encode_shared(*kind),
                 [
-                    *(planes, items, len(lists[kind]), np.uint64(base + 4 * number), status, self._infos),
+                    *(planes, blocks[number], len(lists[kind]), np.uint64(base + 4 * number), status, self._infos),
                     *(np.uint64(reports), slots, TUNING[kind][1]),
                 ],
             )
-        arguments = [device.upload(np.array(self._finish, FINISH)), planes, status, self._infos, np.uint64(sizes)]
-        self._kept += arguments[:1]
+        arguments = [finish, planes, status, self._infos, np.uint64(sizes)]
         device.launch("float_sections.finish_streams", _BYTES_KIND, len(self._jobs), 256, 0, arguments)
 
     def finish(self) -> tuple[npt.NDArray[np.int64], list[int]]:

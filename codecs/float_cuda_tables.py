@@ -1,5 +1,6 @@
 """Tables that the float codec's kernels read, field by field as the structs in kernels/ declare them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,16 @@ TILE, BYTE_TILE = 4096, 4096
 def firsts(counts: list[int]) -> list[int]:
     """Where each of several runs begins when they lie one after the other."""
     return [0, *np.cumsum(np.asarray(counts, np.int64))[:-1].tolist()] if counts else []
+
+
+def packed(tables: Sequence[Table]) -> tuple[npt.NDArray[np.uint8], list[int]]:
+    """All tables as one run of bytes, to be uploaded at once, and where each begins: at a multiple of 16."""
+    parts = [np.ascontiguousarray(table).reshape(-1).view(np.uint8) for table in tables]
+    places = firsts([-(-len(part) // 16) * 16 for part in parts])
+    whole = np.zeros(places[-1] + len(parts[-1]), np.uint8)
+    for part, place in zip(parts, places, strict=True):
+        whole[place : place + len(part)] = part
+    return whole, places
 
 
 def pairs(counts: list[int]) -> Table:
