@@ -168,6 +168,8 @@ def write_state(
         index, size = write_archive(original, source, _Stream(target), engine, options, work, derive=not in_place)
     else:
         with files.open_output(target) as file:
+            if engine.device != "cpu":
+                file.reserve(source.size)
             index, size = write_archive(original, source, file, engine, options, work, derive=not in_place)
             if isinstance(file, AtomicFile):
                 if options.verify and (in_place or engine.device == "cpu"):

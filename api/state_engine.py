@@ -4,6 +4,7 @@ Windows of the file that torch.save would write are put together in device memor
 tensors' storages and the few bytes between them, and coded and hashed there.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ class StateEngine:
     def __init__(self, device: str, coder: StateCoder, parts: Sequence[DevicePart], batch: int = BATCH) -> None:
         self.device = device
         self._coder, self._parts, self._batch = coder, parts, batch
+        self._offsets = [part.offset for part in parts]
 
     def encode(self, job: EncodeJob) -> Iterator[tuple[Window, list[Frame]]]:
         """See Engine; the next batch is coded while the caller writes one. The hash is that of the file."""
@@ -100,7 +102,8 @@ class StateEngine:
         sizes: list[int] = []
         rest: list[tuple[int, int]] = []
         position = start
-        for part in self._parts:
+        first = max(0, bisect_right(self._offsets, start) - 1)
+        for part in self._parts[first : bisect_left(self._offsets, end)]:
             low, high = max(part.offset, start), min(part.offset + part.size, end)
             if low >= high:
                 continue

@@ -9,6 +9,8 @@ from odd_states import STATES, TRUSTED, fingerprint
 import nvckpt
 from nvckpt import state_cuda
 from nvckpt.codecs.device import cuda_problem
+from nvckpt.formats.byte_source import FileBytes
+from nvckpt.original import Original
 
 PROBLEM = cuda_problem() if torch.cuda.is_available() else "torch sees no GPU"
 pytestmark = [
@@ -106,6 +108,17 @@ def test_work_that_is_still_under_way_is_waited_for(tmp_path):
     product = a @ a @ a @ a
     nvckpt.save({"p": product}, tmp_path / "x")
     assert torch.equal(nvckpt.load(tmp_path / "x")["p"], product)
+
+
+def test_loading_decodes_on_the_gpu(tmp_path):
+    """Nothing fell back to the CPU's way: that would raise here."""
+    obj = large()
+    nvckpt.save(obj, tmp_path / "x")
+    with (tmp_path / "x").open("rb") as file:
+        original = Original(FileBytes(file.fileno()))
+        for location in (None, "cuda", torch.device("cuda:0")):
+            assert fingerprint(state_cuda.load_on_gpu(original, location, None, 0)) == fingerprint(obj)
+        original.close()
 
 
 def test_damage_is_named(tmp_path):
