@@ -26,10 +26,12 @@ def test_killed_training_resumes_to_the_same_loss(tmp_path, monkeypatch, capsys)
     last = DEATH // EVERY * EVERY
     assert nvckpt.load(tmp_path / "killed" / "last.nvckpt")["step"] in (last, last - EVERY)
     (tmp_path / "whole").mkdir()
+    threads = torch.get_num_threads()
     resumed = train(tmp_path / "killed", STEPS, EVERY, None)
     assert "resumed at step" in capsys.readouterr().out
     whole = train(tmp_path / "whole", STEPS, EVERY, None)
     assert "resumed" not in capsys.readouterr().out
+    torch.set_num_threads(threads)
     assert resumed.hex() == whole.hex()
     states = [nvckpt.load(tmp_path / name / "last.nvckpt") for name in ("killed", "whole")]
     assert all(torch.equal(states[0]["model"][name], value) for name, value in states[1]["model"].items())
