@@ -9,12 +9,12 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
-from nvckpt.codecs import registry
+from nvckpt.codecs import derived_native, registry
 from nvckpt.codecs.base import Buffer
 from nvckpt.codecs.content import Content
 from nvckpt.codecs.errors import CorruptChunkError
 from nvckpt.codecs.registry import COPY, REMAINDER, ROUNDED
-from nvckpt.codecs.rounding import ROUNDINGS, Words
+from nvckpt.codecs.rounding import BF16, ROUNDINGS, Words
 
 _HEAD = struct.Struct("<IB11x")
 # Words worked on at a time: the arrays of a step stay in a core's cache.
@@ -78,12 +78,14 @@ def decode(codec_id: int, param: int, stream: memoryview, references: Buffer, ou
 
 
 def _encode_rounded(kind: int, data: Words, source: Words) -> bytes | None:
-    round_ = ROUNDINGS[kind].round
     found: list[Positions] = []
     allowed = len(data) // _EXCEPTIONS_ONE_IN
+    rounded = np.empty(min(_STEP, len(data)), np.uint16)
     for start in range(0, len(data), _STEP):
         part = slice(start, start + _STEP)
-        differ = np.flatnonzero(round_(source[part].astype(np.uint32, copy=False)) != data[part])
+        claimed = rounded[: len(data[part])]
+        _round_into(kind, source[part], claimed)
+        differ = np.flatnonzero(claimed != data[part])
         allowed -= len(differ)
         if allowed < 0:
             return None
@@ -92,10 +94,13 @@ def _encode_rounded(kind: int, data: Words, source: Words) -> bytes | None:
 
 
 def _encode_remainder(kind: int, data: Words, source: Words) -> bytes | None:
+    allowed = len(data) // _EXCEPTIONS_ONE_IN
+    if kind == BF16 and derived_native.available():
+        coded = derived_native.remainder_encode(data, source, allowed)
+        return _pack_remainder(coded[0], [coded[1]], data) if coded else None
     widen = ROUNDINGS[kind].widen
     rest = np.empty(len(data), "<u2")
     found: list[Positions] = []
-    allowed = len(data) // _EXCEPTIONS_ONE_IN
     for start in range(0, len(data), _STEP):
         part = slice(start, start + _STEP)
         difference = data[part] - widen(source[part].astype(np.uint16, copy=False))
@@ -107,6 +112,10 @@ def _encode_remainder(kind: int, data: Words, source: Words) -> bytes | None:
             return None
         rest[part][differ] = 0
         found.append((differ + start).astype("<u4"))
+    return _pack_remainder(rest, found, data)
+
+
+def _pack_remainder(rest: Words, found: list[Positions], data: Words) -> bytes:
     exceptions = _pack_exceptions(found, data)
     inner_id, inner = _encode_inner(rest.view(np.uint8).data)
     head = _HEAD.pack(len(exceptions) // 8, inner_id) + exceptions
@@ -141,13 +150,19 @@ def _decode_remainder(kind: int, stream: memoryview, source: Words, out: Words) 
     rest = np.empty(len(out), "<i2")
     registry.by_id(inner_id).decode(inner, rest.view(np.uint8).data)
     widen = ROUNDINGS[kind].widen
-    for start in range(0, len(out), _STEP):
-        part = slice(start, start + _STEP)
-        out[part] = widen(source[part].astype(np.uint16, copy=False)) + rest[part].astype(np.int32).view(np.uint32)
+    if kind == BF16 and derived_native.available():
+        derived_native.remainder_decode(rest, source, out)
+    else:
+        for start in range(0, len(out), _STEP):
+            part = slice(start, start + _STEP)
+            out[part] = widen(source[part].astype(np.uint16, copy=False)) + rest[part].astype(np.int32).view(np.uint32)
     _apply_exceptions(exceptions, len(exceptions) // 8, out)
 
 
 def _round_into(kind: int, source: Words, out: Words) -> None:
+    if kind == BF16 and derived_native.available():
+        derived_native.round_into(source, out)
+        return
     round_ = ROUNDINGS[kind].round
     for start in range(0, len(out), _STEP):
         out[start : start + _STEP] = round_(source[start : start + _STEP].astype(np.uint32, copy=False))

@@ -59,7 +59,7 @@ def available() -> str | None:
 
 def has_avx2() -> bool:
     """Return whether "avx2" differs from "plain" here; CodecUnavailableError without the library."""
-    return bool(_library().nvckpt_float_has_avx2())
+    return bool(library().nvckpt_float_has_avx2())
 
 
 def encode(data: Buffer, spec: FloatSpec, level: LevelName = "default", *, simd: Simd = "auto") -> memoryview:
@@ -67,12 +67,12 @@ def encode(data: Buffer, spec: FloatSpec, level: LevelName = "default", *, simd:
 
     ValueError if word, kind and matrices of `spec` do not fit the data.
     """
-    library, source = _library(), _bytes_of(data)
+    native, source = library(), _bytes_of(data)
     matrices = np.array(spec.matrices, np.uint32).reshape(-1, 2)
     shape = (spec.word, _KINDS[spec.kind])
-    bound = library.nvckpt_float_max_encoded_size(source.size, *shape, matrices.ctypes.data, len(matrices))
+    bound = native.nvckpt_float_max_encoded_size(source.size, *shape, matrices.ctypes.data, len(matrices))
     out = np.empty(bound, np.uint8)
-    size = library.nvckpt_float_encode(
+    size = native.nvckpt_float_encode(
         source.ctypes.data,
         source.size,
         *shape,
@@ -93,9 +93,7 @@ def decode(stream: Buffer, out: memoryview | bytearray, *, simd: Simd = "auto") 
     source, target = _bytes_of(stream), _bytes_of(out)
     if not target.flags.writeable:
         raise ValueError("the memory to decode into is read-only")
-    error = _library().nvckpt_float_decode(
-        source.ctypes.data, source.size, target.ctypes.data, target.size, _SIMD[simd]
-    )
+    error = library().nvckpt_float_decode(source.ctypes.data, source.size, target.ctypes.data, target.size, _SIMD[simd])
     if error:
         _fail(error)
 
@@ -105,7 +103,7 @@ def check(stream: Buffer, size: int) -> None:
     source = _bytes_of(stream)
     if size < 0:
         raise ValueError("sizes are not negative")
-    error = _library().nvckpt_float_check(source.ctypes.data, source.size, size)
+    error = library().nvckpt_float_check(source.ctypes.data, source.size, size)
     if error:
         _fail(error)
 
@@ -124,7 +122,8 @@ def _fail(error: int) -> None:
     raise CorruptChunkError(_SENTENCES[error])
 
 
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
+    """Return the loaded library; CodecUnavailableError where there is none."""
     loaded = _load()
     if isinstance(loaded, str):
         raise CodecUnavailableError(loaded)

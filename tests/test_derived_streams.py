@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_format_document import DOCUMENT
 
-from nvckpt.codecs import derived
+from nvckpt.codecs import derived, derived_native
 from nvckpt.codecs.errors import CorruptChunkError
 from nvckpt.codecs.registry import COPY, REMAINDER, ROUNDED
 from nvckpt.codecs.rounding import BF16, FP16, ROUNDINGS, narrow_to_fp16, narrow_to_fp32, widen_fp32
@@ -35,6 +35,39 @@ def printed() -> dict:
     names: dict = {}
     exec(block[1], names)
     return names
+
+
+def test_c_and_numpy_write_the_same_streams(monkeypatch):
+    """Words of every class, some that follow and some that do not; each reads the other's."""
+    if not derived_native.available():
+        pytest.skip("the C functions are not built")
+    wide = words(300_001)
+    narrow = ROUNDINGS[BF16].round(wide)
+    far = np.arange(0, len(wide), 997)
+    wide[far] ^= np.uint32(0x5A5A5A5A)
+    streams, restored = [], []
+    for native in (True, False):
+        monkeypatch.setattr(derived_native, "available", lambda native=native: native)
+        streams.append(
+            [
+                derived.encode(REMAINDER, BF16, wide.tobytes(), narrow.tobytes()),
+                derived.encode(ROUNDED, BF16, narrow.tobytes(), wide.tobytes()),
+            ]
+        )
+    assert streams[0] == streams[1]
+    assert all(streams[0])
+    for native in (True, False):
+        monkeypatch.setattr(derived_native, "available", lambda native=native: native)
+        outs = [bytearray(wide.nbytes), bytearray(narrow.nbytes)]
+        sources = [narrow.tobytes(), wide.tobytes()]
+        for codec, stream, source, out in zip((REMAINDER, ROUNDED), streams[0], sources, outs, strict=True):
+            derived.decode(codec, BF16, memoryview(stream), source, memoryview(out))
+        restored.append(outs)
+    assert restored[0] == restored[1] == [wide.tobytes(), narrow.tobytes()]
+    unlike = np.zeros(len(wide), np.uint16)
+    for native in (True, False):
+        monkeypatch.setattr(derived_native, "available", lambda native=native: native)
+        assert derived.encode(REMAINDER, BF16, wide.tobytes(), unlike.tobytes()) is None
 
 
 @pytest.mark.parametrize("name", KINDS)
