@@ -20,6 +20,8 @@ CHUNK_SIZE = 1 << 20
 MAX_CHUNK_SIZE = 16 << 20
 
 _HEAD = struct.Struct("<II")
+HEAD_SIZE = _HEAD.size
+"""Bytes that tell how long the table is."""
 
 
 def align(offset: int) -> int:
@@ -111,19 +113,30 @@ def pack_table(chunk_size: int, sizes: Sequence[int]) -> bytes:
 
 def parse_table(stream: memoryview, original_size: int) -> tuple[int, list[int], list[int]]:
     """Chunk size, starts and encoded sizes; CorruptChunkError unless they account for the stream exactly."""
-    if len(stream) < _HEAD.size:
-        raise CorruptChunkError("the chunk table is cut short")
-    chunk_size, count = _HEAD.unpack_from(stream)
-    if not 1 <= chunk_size <= MAX_CHUNK_SIZE or count != -(-original_size // chunk_size):
-        raise CorruptChunkError(f"{count} chunks of {chunk_size} bytes do not make {original_size} bytes")
-    data_start = _HEAD.size + 4 * count
-    if data_start > len(stream):
-        raise CorruptChunkError("the chunk table is cut short")
-    sizes = list(struct.unpack_from(f"<{count}I", stream, _HEAD.size))
-    starts = list(accumulate(sizes[:-1], lambda start, size: align(start + size), initial=align(data_start)))
-    if not sizes or 0 in sizes or starts[-1] + sizes[-1] != len(stream):
-        raise CorruptChunkError("the chunk table does not account for the stream")
-    ends = [data_start, *map(add, starts, sizes)]
+    chunk_size, starts, sizes = read_table(stream, len(stream), original_size)
+    ends = [HEAD_SIZE + 4 * len(sizes), *map(add, starts, sizes)]
     if any(any(stream[end:start]) for end, start in zip(ends, starts, strict=False)):
         raise CorruptChunkError("the padding between chunks is not zero")
     return chunk_size, starts, sizes
+
+
+def read_table(head: memoryview, stream_size: int, original_size: int) -> tuple[int, list[int], list[int]]:
+    """The same of the first bytes of a stream of `stream_size`, as far as its table goes; padding is not looked at."""
+    if len(head) < HEAD_SIZE:
+        raise CorruptChunkError("the chunk table is cut short")
+    chunk_size, count = _HEAD.unpack_from(head)
+    if not 1 <= chunk_size <= MAX_CHUNK_SIZE or count != -(-original_size // chunk_size):
+        raise CorruptChunkError(f"{count} chunks of {chunk_size} bytes do not make {original_size} bytes")
+    data_start = table_size(head)
+    if data_start > len(head):
+        raise CorruptChunkError("the chunk table is cut short")
+    sizes = list(struct.unpack_from(f"<{count}I", head, HEAD_SIZE))
+    starts = list(accumulate(sizes[:-1], lambda start, size: align(start + size), initial=align(data_start)))
+    if not sizes or 0 in sizes or starts[-1] + sizes[-1] != stream_size:
+        raise CorruptChunkError("the chunk table does not account for the stream")
+    return chunk_size, starts, sizes
+
+
+def table_size(head: memoryview) -> int:
+    """Bytes of the table that begins with these; HEAD_SIZE of them are needed to tell."""
+    return HEAD_SIZE + 4 * int(_HEAD.unpack_from(head)[1])

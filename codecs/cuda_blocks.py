@@ -13,7 +13,7 @@ import numpy as np
 from nvckpt.codecs import blocks, cuda_planes, float_cuda, nvcomp, registry
 from nvckpt.codecs.base import Buffer
 from nvckpt.codecs.blocks import FLOAT_PLANES, NO_TRANSFORM, Block, Choice, Stream
-from nvckpt.codecs.chunked import align, pack_table, parse_table
+from nvckpt.codecs.chunked import HEAD_SIZE, align, pack_table, parse_table, read_table, table_size
 from nvckpt.codecs.content import Content
 from nvckpt.codecs.cuda_pieces import copy_pieces, differing, piece_table
 from nvckpt.codecs.errors import CorruptChunkError
@@ -231,8 +231,10 @@ class _Decoding:
     def _add_chunks(self, name: str, stream: Stream, out: Any, head: memoryview | None) -> None:
         if stream.codec_param not in nvcomp.ELEMENTS:
             raise CorruptChunkError(f"a {name} stream is of an unknown element type")
-        table = head if head is not None else memoryview(stream.data.get())  # type: ignore[union-attr]
-        chunk, starts, sizes = parse_table(table, out.size)
+        if head is not None:
+            chunk, starts, sizes = parse_table(head, out.size)
+        else:
+            chunk, starts, sizes = read_table(_table_of(stream.data), len(stream.data), out.size)
         source, target = _address(stream.data), _address(out)
         for i, (start, size) in enumerate(zip(starts, sizes, strict=True)):
             original = min(chunk, out.size - i * chunk)
@@ -256,6 +258,12 @@ class _Decoding:
         for parts, block, out in self._joins:
             cuda_planes.join(parts, block.transform_param, block.transform_id == FLOAT_PLANES, out)
         self._device.synchronize()
+
+
+def _table_of(data: Any) -> memoryview:
+    """Fetch the table of a chunked stream, and nothing behind it."""
+    head = memoryview(data[:HEAD_SIZE].get())
+    return memoryview(data[: table_size(head)].get()) if len(head) == HEAD_SIZE else head
 
 
 def first_difference(left: Sequence[Any], right: Sequence[Any]) -> int | None:
