@@ -46,7 +46,7 @@ fuzz: $(VENV)/developing ## fuzz every reader and the container for a quarter of
 bench-cpu: $(VENV)/developing ## measure the float codec on this CPU against what else is installed in .venv
 	$(BIN)/python sample_data/bench_cpu.py
 
-bench-gpu: ## measure the float codec on this machine's GPU against nvCOMP (needs the cu12 or cu13 extra)
+bench-gpu: $(VENV)/developing ## measure the float codec on this machine's GPU against nvCOMP (needs the cu12 or cu13 extra)
 	$(BIN)/python sample_data/bench_gpu.py --gib 4 --nvcomp --out bench-gpu.json
 
 bench-batch: $(VENV)/developing ## measure batches of small files: time a file, and how it grows

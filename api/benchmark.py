@@ -81,7 +81,9 @@ def bench(
     try:
         import pandas as pd
     except ImportError:
-        raise InvalidRequestError("the results are a pandas frame: pip install 'nvckpt[pandas]'") from None
+        raise InvalidRequestError(
+            "the results are a pandas frame: install nvckpt's extra: pip install '.[pandas]' in its checkout"
+        ) from None
     result = measure([paths] if isinstance(paths, str | os.PathLike) else paths, options)
     frame = pd.DataFrame(result.records())
     frame.attrs["conditions"] = dict(result.conditions)

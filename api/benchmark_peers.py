@@ -39,11 +39,15 @@ class Peer:
 def measure(groups: dict[str, list[Part]], runs: int, threads: int) -> Iterator[Row]:
     """Yield the rows of each peer; one that is not installed has a row that says so."""
     yield from _zstd_rows(groups, runs)
-    for package, make in (("lmz", lmz), ("zipnn", zipnn)):
+    for name, package, make in (("lmz", "lmzip", lmz), ("zipnn", "zipnn", zipnn)):
         try:
             peer = make(threads)
         except (ImportError, AttributeError) as error:
-            yield Row(f"peer {package}", "all", problem=f"the package {package} is not usable here: {error}")
+            yield Row(
+                f"peer {name}",
+                "all",
+                problem=f"the package {package} is not usable here ({error}): pip install {package}",
+            )
             continue
         yield from _package_rows(peer, groups, runs, threads)
 

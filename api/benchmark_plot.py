@@ -30,7 +30,9 @@ def check(path: str) -> None:
     try:
         import matplotlib  # noqa: F401 - only to see whether it is there
     except ImportError:
-        raise InvalidRequestError("plots need matplotlib: pip install 'nvckpt[plot]'") from None
+        raise InvalidRequestError(
+            "plots need matplotlib: install nvckpt's extra: pip install '.[plot]' in its checkout"
+        ) from None
 
 
 def draw(records: Iterable[Mapping[str, Any]], path: str, conditions: Mapping[str, Any]) -> None:

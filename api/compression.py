@@ -20,7 +20,7 @@ from nvckpt.formats.errors import FormatError
 from nvckpt.formats.index import Description, Index
 from nvckpt.formats.segments import Source
 from nvckpt.formats.sniff import read_source
-from nvckpt.limits import check_memory, reading_allowance
+from nvckpt.limits import check_memory, check_threads, reading_allowance
 from nvckpt.plan import WINDOW, windows
 from nvckpt.results import CompressResult, describe, group_sizes
 from nvckpt.stages import Stages
@@ -55,6 +55,7 @@ class CompressOptions:
         device.resolve(self.device)
         blocks.Choice(self.codec, self.level)
         check_memory(self.max_memory)
+        check_threads(self.threads)
         if self.remove and not self.verify:
             raise InvalidRequestError("a source is only removed after verification: drop --no-verify or --rm")
 

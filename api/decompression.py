@@ -19,7 +19,7 @@ from nvckpt.formats.errors import CorruptArchiveError, FormatError, NotAnArchive
 from nvckpt.formats.layout import Extent
 from nvckpt.formats.segments import Segment
 from nvckpt.frames import references_of
-from nvckpt.limits import archive_allowance, check_memory
+from nvckpt.limits import archive_allowance, check_memory, check_threads
 from nvckpt.results import Damage, DecompressResult, touched
 from nvckpt.stages import Stages
 
@@ -49,6 +49,7 @@ class DecompressOptions:
         """Raise the sentence for a device that cannot be used."""
         device.resolve(self.device)
         check_memory(self.max_memory)
+        check_threads(self.threads)
 
 
 def default_output(archive: str) -> str:

@@ -96,8 +96,7 @@ def cannot_on_gpu(choice: blocks.Choice) -> Exception | None:
         return None
     if nvcomp.installed() is None:
         return CodecUnavailableError(
-            f"codec '{choice.codec}' on a GPU needs nvCOMP (pip install 'nvckpt[cu12]' or 'nvckpt[cu13]'): "
-            "install it, or use --device cpu"
+            f"codec '{choice.codec}' on a GPU needs nvCOMP: install nvckpt's extra cu12 or cu13, or use --device cpu"
         )
     if choice.level not in ("fast", "default"):
         return InvalidLevelError(f"codec '{choice.codec}' has levels fast and default on a GPU; use --device cpu")

@@ -77,6 +77,10 @@ class LazyTensor(torch.Tensor):
         plain, named = tree_map_only(LazyTensor, LazyTensor.materialize, (args, kwargs or {}))
         return func(*plain, **named)
 
+    def share_memory_(self) -> "LazyTensor":
+        """RuntimeError: a tensor without memory has none to share."""
+        raise RuntimeError("a lazily loaded tensor has no memory to share yet: use tensor.materialize()")
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"LazyTensor(shape={tuple(self.shape)}, dtype={self.dtype}, device={self.device})"
 
@@ -106,6 +110,7 @@ class _Loading:
         self._storages: dict[int, LazyStorage] = {}
         self._found: dict[int, tuple[LazyStorage, torch.device]] = {}
         self._kept: list[Any] = []
+        self._reached: set[int] = set()
 
     def run(self, **rest: Any) -> Any:
         source: Any = self._source
@@ -115,7 +120,13 @@ class _Loading:
             if source.error is not None:
                 raise source.error from None
             raise
-        return self._wrapped(loaded, {})
+        wrapped = self._wrapped(loaded, {})
+        if self._reached != self._found.keys():
+            raise ValueError(
+                "this archive cannot be loaded lazily: it has tensors or storages elsewhere than in dicts, lists and "
+                "tuples; leave lazy out, or use nvckpt.open"
+            )
+        return wrapped
 
     def _place(self, storage: Any, location: str) -> Any:
         make: Any = torch.UntypedStorage
@@ -139,6 +150,9 @@ class _Loading:
             found = self._found.get(value.untyped_storage()._cdata) if value.device.type == "meta" else None
             if found is None:
                 return value
+            if value.__dict__:
+                raise ValueError("a tensor with attributes cannot be loaded lazily: leave lazy out, or use nvckpt.open")
+            self._reached.add(value.untyped_storage()._cdata)
             if id(value) not in seen:
                 seen[id(value)] = LazyTensor(value, *found)
             return seen[id(value)]

@@ -29,6 +29,12 @@ def parse_size(text: str) -> int:
     return int(found[1]) * int(base**power)
 
 
+def check_threads(requested: int) -> None:
+    """InvalidRequestError for a number of threads that cannot be; 0 means one a core."""
+    if requested < 0:
+        raise InvalidRequestError(f"threads must be 0, for one a core, or more, not {requested}")
+
+
 def check_memory(requested: int) -> None:
     """InvalidRequestError for a bound on memory that nothing fits in; 0 means the default."""
     if requested and requested < LEAST_MEMORY:

@@ -164,6 +164,7 @@ def open_archive(path: str | os.PathLike[str], device: str | int = "cpu", *, thr
     """Open an archive for reading single tensors; see OpenArchive. Exported as `nvckpt.open`."""
     from nvckpt.opening import OpenArchive
 
+    settle()
     file = Path(path).open("rb")  # noqa: SIM115 - the archive closes it
     try:
         return OpenArchive(Original(FileBytes(file.fileno()), threads), device, file)

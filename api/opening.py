@@ -131,9 +131,9 @@ class TensorSlice:
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
         """Index as a tensor is indexed; of a tensor in row-major order only the first axis' rows are decoded."""
-        first, *rest = index if isinstance(index, tuple) else (index,)
+        first, *rest = (index or (...,)) if isinstance(index, tuple) else (index,)
         shape = self._shape()
-        if not shape or self._view.strides is not None or not isinstance(first, int | slice):
+        if not shape or self._view.strides is not None or isinstance(first, bool) or not isinstance(first, int | slice):
             return self._decode(0, None)[index]
         if isinstance(first, int):
             row = first + shape[0] if first < 0 else first

@@ -104,7 +104,9 @@ def _run() -> int:
     except (UsageError, InvalidRequestError) as error:
         return _fail(str(error), Exit.USAGE)
     except typer.TyperException as error:
-        return _fail(f"{error.format_message()} (nvckpt --help tells more)", Exit.USAGE)
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "nvckpt"
+        return _fail(f"{error.format_message()} ({command} --help tells more)", Exit.USAGE)
     except BrokenPipeError:
         # The reader left; Python would complain once more while closing.
         with contextlib.suppress(OSError):

@@ -35,7 +35,7 @@ def resolve(name: str, size: int | None = None, *, gpu_only: bool = False) -> st
 def cuda_problem(number: int = 0) -> str | None:
     """Why this GPU cannot be used, in a clause; None when it can. The first call imports CuPy where it is installed."""
     if util.find_spec("cupy") is None:
-        return "CuPy is not installed (pip install 'nvckpt[cu12]' or 'nvckpt[cu13]')"
+        return "CuPy is not installed (install nvckpt's extra cu12 or cu13: pip install '.[cu12]' in its checkout)"
     from nvckpt.codecs import float_cuda
 
     return float_cuda.available(number)

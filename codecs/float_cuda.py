@@ -26,7 +26,7 @@ def available(number: int = 0) -> str | None:
     try:
         import cupy
     except ImportError:
-        return "CuPy is not installed (pip install 'nvckpt[cu12]' or 'nvckpt[cu13]')"
+        return "CuPy is not installed (install nvckpt's extra cu12 or cu13: pip install '.[cu12]' in its checkout)"
     try:
         count = cupy.cuda.runtime.getDeviceCount()
         if number >= count:

@@ -63,7 +63,7 @@ def unavailable(name: str) -> str | None:
         return None
     problem = device.cuda_problem()
     if problem is None and nvcomp.installed() is None:
-        problem = "nvCOMP is not installed (pip install 'nvckpt[cu12]' or 'nvckpt[cu13]')"
+        problem = "nvCOMP is not installed (install nvckpt's extra cu12 or cu13: pip install '.[cu12]' in its checkout)"
     return f"needs an NVIDIA GPU and nvCOMP, and {problem}; use auto or zstd" if problem else None
 
 
@@ -120,6 +120,8 @@ def parse_level(text: str) -> Level:
 def check_level(name: str, level: Level) -> None:
     """InvalidLevelError when the codec has no such level; `auto` takes zstd's numbers."""
     if isinstance(level, str):
+        if level not in LEVEL_NAMES:
+            raise InvalidLevelError(f"unknown level '{level}': choose fast, default, max or a number")
         return
     allowed = _LEVELS.get("zstd" if name == AUTO else name)
     if allowed is None:

@@ -437,7 +437,7 @@ def test_frame_is_the_records():
 def test_frame_without_pandas_names_the_remedy(monkeypatch):
     """Before anything is measured."""
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(InvalidRequestError, match=r"pip install 'nvckpt\[pandas\]'"):
+    with pytest.raises(InvalidRequestError, match=r"pip install '\.\[pandas\]'"):
         nvckpt.bench(FILE)
 
 

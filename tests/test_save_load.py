@@ -18,7 +18,8 @@ import xxhash
 from odd_states import STATES, TRUSTED, fingerprint
 
 import nvckpt
-from nvckpt.errors import NotARegularFileError, WriteError
+from nvckpt.codecs.errors import InvalidLevelError
+from nvckpt.errors import InvalidRequestError, NotARegularFileError, WriteError
 from nvckpt.formats.atomic import AtomicFile
 from nvckpt.formats.errors import CorruptArchiveError, NotAnArchiveError, TruncatedArchiveError, UnsupportedArchiveError
 from nvckpt.formats.torch_zip_writer import ZipLayout
@@ -329,3 +330,43 @@ def test_readme_training_section_runs_as_it_stands(tmp_path):
     for module, name in re.findall(r"from (nvckpt\.integrations\.\w+) import (\w+)", section):
         source = Path(nvckpt.__file__).parent / "integrations" / f"{module.rpartition('.')[2]}.py"
         assert f"class {name}(" in source.read_text()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: {torch.ones(3)}, lambda: torch.ones(3).untyped_storage()], ids=["set", "storage"]
+)
+def test_lazy_loading_refuses_what_it_would_leave_empty(make, tmp_path):
+    """A tensor that is not reached would be one without values."""
+    nvckpt.save({"s": make()}, tmp_path / "x")
+    with pytest.raises(ValueError, match="cannot be loaded lazily"):
+        nvckpt.load(tmp_path / "x", lazy=True)
+
+
+def test_a_lazy_tensor_has_no_memory_to_share(tmp_path):
+    nvckpt.save({"a": torch.arange(3.0)}, tmp_path / "x")
+    loaded = nvckpt.load(tmp_path / "x", lazy=True)
+    with pytest.raises(RuntimeError, match="materialize"):
+        loaded["a"].share_memory_()
+    assert loaded["a"].materialize().share_memory_().tolist() == [0, 1, 2]
+
+
+def test_open_waits_for_what_is_written_in_the_background(tmp_path):
+    nvckpt.save({"a": torch.zeros(4)}, tmp_path / "x")
+    nvckpt.save({"a": torch.arange(2_000_000.0)}, tmp_path / "x", blocking=False)
+    with nvckpt.open(tmp_path / "x") as archive:
+        assert archive["a"].shape == (2_000_000,)
+
+
+@pytest.mark.parametrize("index", [(), True, False, None, (..., 0), (True, 1)])
+def test_indices_that_are_no_rows(index, tmp_path):
+    values = torch.arange(24.0).reshape(4, 3, 2)
+    nvckpt.save_file({"a": values}, tmp_path / "x")
+    with nvckpt.open(tmp_path / "x") as archive:
+        assert torch.equal(archive.get_slice("a")[index], values[index])
+
+
+@pytest.mark.parametrize("options", [{"level": "zz"}, {"threads": -1}])
+def test_options_that_cannot_be_are_told_before_anything_is_done(options, tmp_path):
+    with pytest.raises((InvalidLevelError, InvalidRequestError), match="unknown level|threads must be"):
+        nvckpt.save({}, tmp_path / "x", **options)
+    assert not list(tmp_path.iterdir())
