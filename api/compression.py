@@ -78,7 +78,7 @@ def compress(
     failed, which the sentence says.
     """
     options = options or CompressOptions()
-    started = time.perf_counter()
+    work = Work(progress)
     name = os.fspath(source)
     target_name = os.fspath(output) if output is not None else default_output(name)
     with files.transfer(name, target_name, force=options.force, remove=options.remove) as (opened, target):
@@ -87,7 +87,6 @@ def compress(
             raise MalformedSourceError(parsed.warnings[0])
         choice = blocks.Choice(options.codec, options.level)
         engine = engine_for_encoding(options.device, parsed.size, choice, options.threads, options.max_memory)
-        work = Work(progress)
         with files.open_output(target) as file:
             if engine.device != "cpu":
                 file.reserve(parsed.size)
@@ -102,19 +101,33 @@ def compress(
                 file.commit(opened.attributes, overwrite=options.force)
         if options.remove:
             check_still(opened.data, index.original_hash)
+    return result_of(name, target_name, parsed, index, size, engine, options, work)
+
+
+def result_of(
+    name: str,
+    output: str,
+    source: Source,
+    index: Index,
+    size: int,
+    engine: Engine,
+    options: CompressOptions,
+    work: "Work",
+) -> CompressResult:
+    """Tell of a finished archive of `size` bytes."""
     return CompressResult(
         name,
-        target_name,
-        parsed.format,
-        parsed.size,
+        output,
+        source.format,
+        source.size,
         size,
-        time.perf_counter() - started,
+        time.perf_counter() - work.started,
         engine.device,
         options.codec,
         index.original_hash.hex(),
         options.verify,
-        group_sizes(describe(index, parsed.segments), size),
-        parsed.warnings,
+        group_sizes(describe(index, source.segments), size),
+        source.warnings,
         work.stages.report(),
     )
 
@@ -125,6 +138,7 @@ class Work:
 
     progress: Progress | None
     stages: Stages = field(default_factory=Stages)
+    started: float = field(default_factory=time.perf_counter)
 
 
 def already_compressed(source: str) -> bool:

@@ -5,7 +5,6 @@ on archives works on these.
 """
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,7 +14,7 @@ from nvckpt.background import Saving, run
 from nvckpt.codecs import registry
 from nvckpt.codecs.blocks import Choice
 from nvckpt.codecs.errors import DeviceMemoryError
-from nvckpt.compression import CompressOptions, Work, verify_written, write_archive
+from nvckpt.compression import CompressOptions, Work, result_of, verify_written, write_archive
 from nvckpt.engines import Engine, engine_for_encoding
 from nvckpt.errors import NotARegularFileError
 from nvckpt.formats.atomic import AtomicFile, OutputFile
@@ -23,7 +22,7 @@ from nvckpt.formats.byte_source import ByteSource
 from nvckpt.formats.checksum import Buffer
 from nvckpt.formats.sniff import read_source
 from nvckpt.limits import reading_allowance
-from nvckpt.results import CompressResult, describe, group_sizes
+from nvckpt.results import CompressResult
 from nvckpt.safetensors_state import safetensors_file
 from nvckpt.state import PROTOCOL, StateFile, pickled, state_file
 
@@ -153,7 +152,7 @@ def write_state(
 
     `names` gives a name for the offset of each zip in a file of several; `engine` codes tensors where they are.
     """
-    started = time.perf_counter()
+    work = Work(None)
     allowance = reading_allowance(options.max_memory)
     if isinstance(original, StateFile):
         source = original.source
@@ -163,7 +162,6 @@ def write_state(
     if engine is None:
         choice = Choice(options.codec, options.level)
         engine = engine_for_encoding(options.device, source.size, choice, options.threads, options.max_memory)
-    work = Work(None)
     if not isinstance(target, Path):
         index, size = write_archive(original, source, _Stream(target), engine, options, work, derive=not in_place)
     else:
@@ -175,21 +173,8 @@ def write_state(
                 if options.verify and (in_place or engine.device == "cpu"):
                     verify_written(file, index, options, work.stages)
                 file.commit(None, overwrite=True)
-    return CompressResult(
-        "",
-        os.fspath(target) if isinstance(target, Path) else files.PIPE,
-        source.format,
-        source.size,
-        size,
-        time.perf_counter() - started,
-        engine.device,
-        options.codec,
-        index.original_hash.hex(),
-        options.verify,
-        group_sizes(describe(index, source.segments), size),
-        source.warnings,
-        work.stages.report(),
-    )
+    output = os.fspath(target) if isinstance(target, Path) else files.PIPE
+    return result_of("", output, source, index, size, engine, options, work)
 
 
 class _Stream(OutputFile):

@@ -87,7 +87,9 @@ Level = Annotated[
 ]
 Device = Annotated[
     str,
-    _work("--device", metavar="NAME", envvar="NVCKPT_DEVICE", help="auto, cpu or cuda.", autocompletion=_devices),
+    _work(
+        "--device", metavar="NAME", envvar="NVCKPT_DEVICE", help="auto, cpu, cuda or cuda:N.", autocompletion=_devices
+    ),
 ]
 Threads = Annotated[
     int, _work("-T", "--threads", min=0, metavar="N", envvar="NVCKPT_THREADS", help="Threads a file; 0 uses all cores.")

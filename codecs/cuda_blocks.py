@@ -278,11 +278,36 @@ def is_array(data: Any) -> bool:
     return hasattr(data, "__cuda_array_interface__")
 
 
+def replaced(stream: Stream, data: Any) -> Stream:
+    """Return the stream with its data elsewhere."""
+    return Stream(stream.codec_id, stream.original_size, data, stream.codec_param, stream.library_version)
+
+
+def copy_to_host(coded: Sequence[Block], out: Any, stream: Any) -> tuple[list[Block], int]:
+    """Start copying every stream on the device to `out`, pinned host memory, each to a multiple of 16.
+
+    Returns the blocks with their streams there, good when the CUDA `stream` is done, and the bytes of `out` in use.
+    """
+    position = 0
+    copied = []
+    for block in coded:
+        streams = []
+        for one in block.streams:
+            array: Any = one.data
+            if is_array(array):
+                target = out[position : position + int(array.size)]
+                array.get(stream, out=target, blocking=False)
+                position = align(position + len(target))
+                streams.append(replaced(one, target.data))
+            else:
+                streams.append(one)
+        copied.append(Block(block.transform_id, block.transform_param, tuple(streams)))
+    return copied, position
+
+
 def fetched(block: Block) -> Block:
     """Return the block with all of its streams on the host."""
-    streams = tuple(
-        Stream(s.codec_id, s.original_size, _host(s.data), s.codec_param, s.library_version) for s in block.streams
-    )
+    streams = tuple(replaced(stream, _host(stream.data)) for stream in block.streams)
     return Block(block.transform_id, block.transform_param, streams)
 
 

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from nvckpt.codecs import blocks, cuda_blocks
 from nvckpt.codecs.base import Buffer
-from nvckpt.codecs.blocks import Block, Choice, Stream
+from nvckpt.codecs.blocks import Block, Choice
 from nvckpt.codecs.content import Content
-from nvckpt.codecs.cuda_blocks import OnHost, is_array
+from nvckpt.codecs.cuda_blocks import OnHost, copy_to_host, is_array, replaced
 from nvckpt.codecs.cuda_pieces import copy_pieces, piece_table
 from nvckpt.codecs.errors import DeviceMemoryError, DeviceMismatchError
 from nvckpt.codecs.float_cuda_device import CupyDevice
@@ -115,7 +115,7 @@ class CudaCoder:
         if verify:
             self._check(coded, arrays, parts, data)
             watch.stop("verify", len(data))
-        copied, size = self._download(coded, out)
+        copied, size = copy_to_host(coded, out, self._stream)
         watch.stop("copy to host", size)
         return copied
 
@@ -163,28 +163,10 @@ class CudaCoder:
 
     def _all_on_device(self, block: Block) -> Block:
         streams = [
-            s if is_array(s.data) else _replaced(s, self._cupy.asarray(np.frombuffer(s.data, np.uint8)))
+            s if is_array(s.data) else replaced(s, self._cupy.asarray(np.frombuffer(s.data, np.uint8)))
             for s in block.streams
         ]
         return Block(block.transform_id, block.transform_param, tuple(streams))
-
-    def _download(self, coded: Sequence[Block], out: Bytes) -> tuple[list[Block], int]:
-        position = 0
-        copied = []
-        for block in coded:
-            streams = []
-            for stream in block.streams:
-                array: Any = stream.data
-                if not is_array(array):
-                    streams.append(stream)
-                    continue
-                size = int(array.size)
-                target = out[position : position + size]
-                array.get(self._stream, out=target, blocking=False)
-                streams.append(_replaced(stream, target.data))
-                position += -(-size // 16) * 16
-            copied.append(Block(block.transform_id, block.transform_param, tuple(streams)))
-        return copied, position
 
     def _decode(self, data: Bytes, coded: Sequence[Block], parts: Sequence[Part], out: Bytes, clock: Clock) -> None:
         watch = _Watch(self._stream, clock)
@@ -218,7 +200,7 @@ class CudaCoder:
             array = whole[start : start + len(stream.data)]
             if array.data.ptr % 16:
                 array = array.copy()
-            streams.append(_replaced(stream, array))
+            streams.append(replaced(stream, array))
         return Block(block.transform_id, block.transform_param, tuple(streams))
 
 
@@ -263,7 +245,3 @@ _DECODED_HERE = frozenset({0, 16, 17, 18, 19, 32})
 
 def _for_device(block: Block) -> bool:
     return all(stream.codec_id in _DECODED_HERE for stream in block.streams)
-
-
-def _replaced(stream: Stream, data: Any) -> Stream:
-    return Stream(stream.codec_id, stream.original_size, data, stream.codec_param, stream.library_version)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nvckpt.codecs import cuda_blocks
-from nvckpt.codecs.blocks import Block, Choice, Stream
+from nvckpt.codecs.blocks import Block, Choice
 from nvckpt.codecs.content import Content
 from nvckpt.codecs.cuda_blocks import OnHost
 from nvckpt.codecs.errors import DeviceMemoryError
@@ -65,22 +65,9 @@ class CudaStateCoder:
         # Threads that code on the host fetch bytes by streams of their own.
         self._stream.synchronize()
         coded = cuda_blocks.encode(arrays, contents, choice, None, self._run)
-        sizes = [len(s.data) for block in coded for s in block.streams if _is_array(s.data)]
+        sizes = [len(s.data) for block in coded for s in block.streams if cuda_blocks.is_array(s.data)]
         out = self._pinned(sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))
-        position = 0
-        copied = []
-        for block in coded:
-            streams = []
-            for stream in block.streams:
-                array: Any = stream.data
-                if not _is_array(array):
-                    streams.append(stream)
-                    continue
-                target = out[position : position + int(array.size)]
-                array.get(self._stream, out=target, blocking=False)
-                streams.append(_replaced(stream, target.data))
-                position += -(-len(target) // ALIGNMENT) * ALIGNMENT
-            copied.append(Block(block.transform_id, block.transform_param, tuple(streams)))
+        copied, _ = cuda_blocks.copy_to_host(coded, out, self._stream)
         # The encoder's memory may only be used again when it was copied.
         self._stream.synchronize()
         return copied
@@ -105,7 +92,7 @@ class CudaStateCoder:
             streams = []
             for stream in block.streams:
                 start, size = next(places)
-                streams.append(_replaced(stream, whole[start : start + size]))
+                streams.append(cuda_blocks.replaced(stream, whole[start : start + size]))
             placed.append(Block(block.transform_id, block.transform_param, tuple(streams)))
         heads = [[memoryview(s.data).cast("B") for s in block.streams] for block in coded]
         cuda_blocks.decode(placed, outs, heads)
@@ -118,11 +105,3 @@ class CudaStateCoder:
     def _pinned(self, size: int) -> Bytes:
         memory = self._cupy.cuda.alloc_pinned_memory(max(size, 1))
         return np.frombuffer(memory, np.uint8, max(size, 1))[:size]
-
-
-def _is_array(data: Any) -> bool:
-    return hasattr(data, "__cuda_array_interface__")
-
-
-def _replaced(stream: Stream, data: Any) -> Stream:
-    return Stream(stream.codec_id, stream.original_size, data, stream.codec_param, stream.library_version)

@@ -1,4 +1,7 @@
-"""What `derived` does with BF16 words, in C, where that was built; a hundredth of NumPy's time in each thread."""
+"""What `derived` does with BF16 words, in C, where that was built.
+
+Two to three times as fast as NumPy on one thread, and without holding the interpreter's lock.
+"""
 
 import ctypes
 from functools import cache

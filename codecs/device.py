@@ -8,7 +8,7 @@ from nvckpt.codecs.errors import CodecUnavailableError, UnknownNameError
 DEVICES = ("auto", "cpu", "cuda")
 
 WORTH_A_GPU = 256 << 20
-"""Bytes from which `auto` starts a GPU: a CUDA context takes about a second, in which a CPU codes about so much."""
+"""Bytes from which `auto` starts a GPU. Estimated: a start takes one to two seconds, in which cores do as much."""
 
 
 def resolve(name: str, size: int | None = None, *, gpu_only: bool = False) -> str:

@@ -39,7 +39,10 @@ _EFFORT = {"fast": 0, "default": 1, "max": 5}
 
 @dataclass(frozen=True, slots=True)
 class NvcompFormat:
-    """One algorithm. `chunk` is the bytes coded apart by default; measured on an H200 (sample_data/runs)."""
+    """One algorithm. `chunk` is the bytes coded apart by default.
+
+    ANS gains 3 % of ratio from 64 to 256 KiB on an H200 and hardly more beyond; the others take nvCOMP's own advice.
+    """
 
     name: str
     id: int

@@ -1,7 +1,7 @@
 /* Copies and comparisons of many ranges of device memory in one launch: extents gathered into blocks and scattered
  * back, chunks of streams laid one after the other, decoded bytes held against the original.
  *
- * A thread block takes one part of kPart bytes of one range. Measured on an H200: see sample_data/runs.
+ * A thread block takes one part of kPart bytes of one range. Not tuned: a few of these launches serve a whole batch.
  */
 typedef unsigned char u8;
 typedef unsigned int u32;
