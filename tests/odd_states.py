@@ -347,7 +347,7 @@ class _Fingerprint:
             return (*facts, [self.of(part) for part in _parts(tensor)])
         facts += (tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.is_neg())
         if tensor.is_quantized:
-            facts += (str(tensor.qscheme()), tensor.int_repr().numpy().tobytes(), tensor.dequantize().numpy().tobytes())
+            facts += (str(tensor.qscheme()), _raw(tensor.int_repr()), _raw(tensor.dequantize()))
         extra = self.of(dict(vars(tensor))) if vars(tensor) else None
         return (*facts, extra, self._storage(tensor.untyped_storage()))
 
@@ -359,6 +359,10 @@ class _Fingerprint:
         number = self._storages.setdefault(storage.data_ptr(), len(self._storages))
         raw = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).cpu().numpy().tobytes()
         return (number, raw)
+
+
+def _raw(tensor):
+    return tensor.cpu().numpy().tobytes()
 
 
 def _parts(tensor):

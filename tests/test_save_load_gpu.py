@@ -63,7 +63,8 @@ def test_odd_state_on_the_gpu(name, tmp_path):
     nvckpt.save(obj, tmp_path / "x", verify=True)
     assert nvckpt.verify(tmp_path / "x").damage == ()
     nvckpt.decompress(tmp_path / "x", tmp_path / "x.pt")
-    for location in (None, "cpu", "cuda:0"):
+    # torch.load itself crashes where it is to put a nested tensor on the GPU.
+    for location in (None, "cpu") if name == "nested_tensor" else (None, "cpu", "cuda:0"):
         expected = fingerprint(torch.load(tmp_path / "x.pt", location, weights_only=not trusted))
         assert fingerprint(nvckpt.load(tmp_path / "x", location, weights_only=not trusted)) == expected
 
