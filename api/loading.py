@@ -128,9 +128,9 @@ def _all_tensors(original: Original, map_location: Any, threads: int) -> dict[st
 
 
 def _all_on_gpu(original: Original, number: int, threads: int) -> dict[str, Any]:
-    from nvckpt.device_loading import Target
+    from nvckpt.device_filling import Target
     from nvckpt.opening import OpenArchive
-    from nvckpt.state_cuda import fill_gpus
+    from nvckpt.state_cuda import fill_gpu
 
     targets: list[Target] = []
     tensors = {}
@@ -138,7 +138,7 @@ def _all_on_gpu(original: Original, number: int, threads: int) -> dict[str, Any]
         tensors[name] = slot.empty(f"cuda:{number}")
         if tensors[name].nbytes:
             targets.append(Target(slot.offset, tensors[name].nbytes, tensors[name].data_ptr()))
-    fill_gpus(original, {number: targets}, threads)
+    fill_gpu(original, number, targets, threads)
     return tensors
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Piece = tuple[int, int, int, int]
 """A frame's number, where in its decoded bytes to begin, where in the original that belongs, and how many bytes."""
 
+_NOWHERE = (0, 0, -2, 0)
+
 
 class Original:
     """Random access to what an archive holds. Safe to share between threads for reading; `close` ends its threads.
@@ -40,11 +42,13 @@ class Original:
         self.references = references_of(self.reader)
         self._extents = sorted(_extents(self.reader))
         self._starts = [extent[0] for extent in self._extents]
+        self._last = (-1, memoryview(b""))
 
     def close(self) -> None:
         """Drop what was decoded and end the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._decoded.clear()
+        self._last = (-1, memoryview(b""))
 
     def read_at(self, offset: int, length: int) -> bytes:
         """See ByteSource; CorruptArchiveError names the tensors of a damaged part."""
@@ -56,12 +60,25 @@ class Original:
         """Fill `out` with the original's bytes from `offset` on."""
         if offset < 0 or offset + len(out) > self.size:
             raise MalformedCheckpointError(f"bytes {offset}..{offset + len(out)} are not in the file")
+        if self._from_last(offset, out):
+            return
         pieces = list(self.pieces(offset, len(out)))
         numbers = list(dict.fromkeys(piece[0] for piece in pieces))
         place = {number: index for index, number in enumerate(numbers)}
         for number, start, position, length in pieces:
             self._begin(numbers[place[number] : place[number] + self._threads + 1])
-            out[position - offset : position - offset + length] = self._frame(number)[start : start + length]
+            decoded = self._frame(number)
+            out[position - offset : position - offset + length] = decoded[start : start + length]
+            self._last = (number, decoded)
+
+    def _from_last(self, offset: int, out: memoryview) -> bool:
+        """Fill `out` from the frame that was read last, if it is all there: zips are read in small steps."""
+        start, size, number, position = self._extents[bisect_right(self._starts, offset) - 1] if len(out) else _NOWHERE
+        last, decoded = self._last
+        if number != last or offset + len(out) > start + size:
+            return False
+        out[:] = decoded[position + offset - start : position + offset - start + len(out)]
+        return True
 
     def pieces(self, offset: int, length: int) -> Iterator[Piece]:
         """Where the bytes of a range come from, in order."""

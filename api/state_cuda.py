@@ -1,18 +1,21 @@
 """Which GPU codes a state that is in its memory, and which one a state is loaded to; everything else is the CPU's."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
 from nvckpt.codecs import registry
 from nvckpt.codecs.blocks import Choice
 from nvckpt.codecs.cuda_checksum import crc32_of
-from nvckpt.codecs.cuda_state import ALIGNMENT, CudaStateCoder
+from nvckpt.codecs.cuda_state import CudaStateCoder
+from nvckpt.codecs.cuda_transfer import ALIGNMENT
 from nvckpt.codecs.device import cuda_problem
 from nvckpt.compression import CompressOptions
-from nvckpt.device_loading import DeferredFile, Placement, Target, fill, may_be_deferred
+from nvckpt.device_filling import Filling, Target, filling
+from nvckpt.device_loading import DeferredFile, Placement, may_be_deferred
 from nvckpt.engines import EncodeJob, Restored
 from nvckpt.formats.byte_source import JoinedBytes
 from nvckpt.formats.container import ArchiveReader
@@ -27,6 +30,7 @@ from nvckpt.state_engine import DevicePart, StateEngine
 
 # Below this, copying to the host takes less than the launches.
 _WORTH = 4 << 20
+_THREADS = 4
 _CODECS = frozenset({registry.AUTO, "float", "store"})
 
 
@@ -37,7 +41,7 @@ class StateGpu:
         import torch
 
         self.name = f"cuda:{number}"
-        self._number = number
+        self._number, self._threads = number, threads
         self._coder = coder_of(number, threads)
         # The tensors may still be in the making, on streams of torch's.
         torch.cuda.synchronize(number)
@@ -58,7 +62,7 @@ class StateGpu:
             for start, part in zip(file.starts, file.parts, strict=False)
             if (address := self._address(part)) is not None
         ]
-        return StateEngine(self.name, self._coder, held)
+        return StateEngine(self.name, self._coder, held, pool_of(self._threads).map)
 
     def _address(self, part: Any) -> int | None:
         """Where a part lies in this GPU's memory; None when it does not."""
@@ -88,8 +92,8 @@ def coder_of(number: int, threads: int) -> CudaStateCoder:
 
 @cache
 def pool_of(threads: int) -> ThreadPoolExecutor:
-    """The threads beside the GPUs."""
-    return ThreadPoolExecutor(thread_count(threads), "nvckpt")
+    """The threads beside the GPUs, a few: they have little to do, in short steps between which Python is one's turn."""
+    return ThreadPoolExecutor(min(_THREADS, thread_count(threads)), "nvckpt")
 
 
 class CodedAhead:
@@ -112,32 +116,38 @@ class CodedAhead:
 
 
 def load_on_gpu(original: Original, map_location: Any, weights_only: bool | None, threads: int, **rest: Any) -> Any:
-    """Do what torch.load does, with tensors for GPUs decoded there; NotDeferrable where that cannot be."""
+    """Do what torch.load does, with tensors for GPUs decoded there meanwhile; NotDeferrable where that cannot be."""
     import torch
 
     if not _is_for_gpu(original, map_location, weights_only):
         raise NotDeferrable
     file: Any = DeferredFile(original)
-    placement = Placement(file, original, map_location)
-    try:
-        loaded = torch.load(file, placement, weights_only=weights_only, **rest)
-    except Exception as error:
-        # Whatever it was: reading everything in order says it in the right words, or does not meet it.
-        raise NotDeferrable from error
-    targets: dict[int, list[Target]] = defaultdict(list)
-    for offset, storage in placement.jobs:
-        targets[storage.device.index].append(Target(offset, storage.nbytes(), storage.data_ptr()))
-    fill_gpus(original, targets, threads)
-    return loaded
+    with _filling(original, threads) as filling:
+        placement = Placement(file, original, map_location, filling.add)
+        try:
+            return torch.load(file, placement, weights_only=weights_only, **rest)
+        except Exception as error:
+            # Whatever it was: reading everything in order says it in the right words, or does not meet it.
+            raise NotDeferrable from error
 
 
-def fill_gpus(original: Original, targets: Mapping[int, Sequence[Target]], threads: int) -> None:
-    """Decode into memory of GPUs, by their numbers."""
+def fill_gpu(original: Original, number: int, targets: Iterable[Target], threads: int) -> None:
+    """Decode into memory of a GPU."""
+    with _filling(original, threads) as filling:
+        for target in targets:
+            filling.add(number, target)
+
+
+def _filling(original: Original, threads: int) -> AbstractContextManager[Filling]:
+    return filling(original, lambda number: coder_of(number, threads), pool_of(threads), _made)
+
+
+def _made(number: int) -> Callable[[], None]:
+    """Note the work of this thread on a GPU so far, whose memory may have been given out again; returns how to wait."""
     import torch
 
-    for number, some in targets.items():
-        torch.cuda.synchronize(number)
-        fill(original, some, coder_of(number, threads), pool_of(threads).map)
+    event: Any = torch.cuda.current_stream(number).record_event()
+    return event.synchronize  # type: ignore[no-any-return]
 
 
 class NotDeferrable(Exception):  # noqa: N818 - not an error: the other way works

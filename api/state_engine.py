@@ -4,18 +4,22 @@ Windows of the file that torch.save would write are put together in device memor
 tensors' storages and the few bytes between them, and coded and hashed there.
 """
 
+import threading
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from nvckpt.codecs.blocks import Block
+from nvckpt.codecs.cuda_blocks import OnHost
 from nvckpt.codecs.cuda_checksum import BLOCK, SHORTEST, Xxh3State, xxh3_64
 from nvckpt.codecs.cuda_pieces import copy_pieces, piece_table
-from nvckpt.codecs.cuda_state import ALIGNMENT, StateCoder
+from nvckpt.codecs.cuda_state import StateCoder
+from nvckpt.codecs.cuda_transfer import ALIGNMENT
 from nvckpt.engines import EncodeJob, Restored
 from nvckpt.formats.byte_source import JoinedBytes
 from nvckpt.formats.checksum import checksum
@@ -26,8 +30,11 @@ from nvckpt.references import References
 from nvckpt.stages import Stages
 from nvckpt.streaming import batches
 
-# The image, what is gathered from it, and the encoder's memory are a few times this, and stay below 1 GiB.
-BATCH = 128 << 20
+# The image, what is gathered from it, and the encoder's memory are a few times this, for each of the batches in work
+# at a time, and stay below 1 GiB together.
+BATCH = 64 << 20
+# While one batch is on the device, another is coded where that is the CPU's part, and copied.
+_AT_A_TIME = 2
 
 Frames = list[tuple[Window, list[Frame]]]
 
@@ -47,25 +54,35 @@ class StateEngine:
     `parts` are those in device memory, in the order of the file; all else is read from the job's data.
     """
 
-    def __init__(self, device: str, coder: StateCoder, parts: Sequence[DevicePart], batch: int = BATCH) -> None:
+    def __init__(
+        self,
+        device: str,
+        coder: StateCoder,
+        parts: Sequence[DevicePart],
+        run: OnHost = map,
+        batch: int = BATCH,
+    ) -> None:
         self.device = device
-        self._coder, self._parts, self._batch = coder, parts, batch
+        self._coder, self._parts, self._run, self._batch = coder, parts, run, batch
         self._offsets = [part.offset for part in parts]
 
     def encode(self, job: EncodeJob) -> Iterator[tuple[Window, list[Frame]]]:
-        """See Engine; the next batch is coded while the caller writes one. The hash is that of the file."""
+        """See Engine; the next batches are coded while the caller writes one. The hash is that of the file."""
         with self._coder.here():
             state = Xxh3State(self._coder.device)
         groups = batches(job.windows, lambda window: window.end - window.start, self._batch)
-        with ThreadPoolExecutor(1, "nvckpt-gpu") as worker:
-            ahead = None
+        ahead: deque[Future[Frames]] = deque()
+        before = threading.Event()
+        before.set()
+        with ThreadPoolExecutor(_AT_A_TIME, "nvckpt-gpu") as workers:
             for group in groups:
-                current = worker.submit(self._coded, job, group, state)
-                if ahead is not None:
-                    yield from ahead.result()
-                ahead = current
-            if ahead is not None:
-                yield from ahead.result()
+                after = threading.Event()
+                ahead.append(workers.submit(self._coded, job, group, _Turn(state, before, after)))
+                before = after
+                if len(ahead) > _AT_A_TIME:
+                    yield from ahead.popleft().result()
+            while ahead:
+                yield from ahead.popleft().result()
         size = job.data.size
         folded = max(0, size - 1) // BLOCK * BLOCK
         start = max(0, folded - 64)
@@ -76,21 +93,25 @@ class StateEngine:
         """Not what this engine is for."""
         raise NotImplementedError
 
-    def _coded(self, job: EncodeJob, group: list[Window], state: Xxh3State) -> Frames:
+    def _coded(self, job: EncodeJob, group: list[Window], turn: "_Turn") -> Frames:
         """Code one batch."""
         start, end = group[0].start // BLOCK * BLOCK, group[-1].end
         last = end == job.data.size
         plans = [plan for window in group for plan in window.blocks]
         assert isinstance(job.data, JoinedBytes)
-        with job.stages.timed("encode", end - group[0].start), self._coder.here():
-            image = self._image(job.data, start, end)
-            # The file's last block is hashed at the end, even if it is whole.
-            folded = (end - 1 if last else end) // BLOCK * BLOCK
-            state.update(self._coder.device.address(image), max(0, folded - start))
+        with job.stages.timed("encode", end - group[0].start, _AT_A_TIME), self._coder.here():
+            with turn as state:
+                image = self._image(job.data, start, end)
+                # The file's last block is hashed at the end, even if it is whole.
+                folded = (end - 1 if last else end) // BLOCK * BLOCK
+                with self._coder.beside():
+                    state.update(self._coder.device.address(image), max(0, folded - start))
             arrays = self._gathered(image, start, plans)
             sums = self._sums(arrays)
             coded = self._coder.encode(arrays, [plan.content for plan in plans], job.choice)
-        frames = iter([_frame(block, plan, total) for block, plan, total in zip(coded, plans, sums, strict=True)])
+        payloads = self._run(_payload_sum, coded)
+        described = zip(coded, plans, payloads, sums, strict=True)
+        frames = iter([frame_of(block, plan.extents, *both) for block, plan, *both in described])
         return [(window, [next(frames) for _ in window.blocks]) for window in group]
 
     def _image(self, data: JoinedBytes, start: int, end: int) -> Any:
@@ -161,6 +182,21 @@ class StateEngine:
         return [found[i] for i in range(len(arrays))]
 
 
-def _frame(block: Block, plan: BlockPlan, original_sum: int) -> Frame:
-    payload = payload_checksum([stream.data for stream in block.streams])
-    return frame_of(block, plan.extents, payload, original_sum)
+def _payload_sum(block: Block) -> int:
+    return payload_checksum([stream.data for stream in block.streams])
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """Lets one batch after the other into the file's hash, also where one failed."""
+
+    state: Xxh3State
+    before: threading.Event
+    after: threading.Event
+
+    def __enter__(self) -> Xxh3State:
+        self.before.wait()
+        return self.state
+
+    def __exit__(self, *_: object) -> None:
+        self.after.set()

@@ -264,7 +264,12 @@ def _best_stream(data: Buffer, attempts: Attempts) -> Stream:
 
 
 def _plane_stream(plane: memoryview, attempts: Attempts) -> Stream:
-    if not worth_coding(sample(plane)):
+    sampled = sample(plane)
+    if sampled is plane and list(attempts) == [(registry.by_name("zstd"), ZSTD_ENTROPY)]:
+        # The only attempt tells by itself whether the plane is worth coding.
+        best = _best_stream(plane, attempts)
+        return best if len(best.data) <= _WORTH * len(plane) else Stream(0, len(plane), plane)
+    if not worth_coding(sampled):
         return Stream(0, len(plane), plane)
     return _best_stream(plane, attempts)
 

@@ -2,6 +2,11 @@
 
 from functools import cache
 
+import numpy as np
+import numpy.typing as npt
+
+Words = npt.NDArray[np.uint32]
+
 _POLYNOMIAL = 0xEDB88320
 _ONE = 1 << 31
 
@@ -33,3 +38,21 @@ def multiply(a: int, b: int) -> int:
         b = b >> 1 ^ (_POLYNOMIAL if b & 1 else 0)
         mask >>= 1
     return product
+
+
+def multiply_all(a: Words, b: Words) -> Words:
+    """Return the products of pairs of polynomials."""
+    product = np.zeros(np.broadcast(a, b).shape, np.uint32)
+    polynomial = np.uint32(_POLYNOMIAL)
+    for bit in range(31, -1, -1):
+        product ^= np.where(a >> np.uint32(bit) & np.uint32(1), b, np.uint32(0))
+        b = b >> np.uint32(1) ^ np.where(b & np.uint32(1), polynomial, np.uint32(0))
+    return product
+
+
+def shifts(length: int, count: int) -> Words:
+    """Return `shift` of 0, 1, ... `count` - 1 times `length` bytes."""
+    found = np.array([_ONE], np.uint32)
+    while len(found) < count:
+        found = np.concatenate([found, multiply_all(found, np.array(shift(length * len(found)), np.uint32))])
+    return found[:count]

@@ -16,6 +16,7 @@ from nvckpt.codecs.blocks import FLOAT_PLANES, NO_TRANSFORM, Block, Choice, Stre
 from nvckpt.codecs.chunked import HEAD_SIZE, align, pack_table, parse_table, read_table, table_size
 from nvckpt.codecs.content import Content
 from nvckpt.codecs.cuda_pieces import copy_pieces, differing, piece_table
+from nvckpt.codecs.cuda_transfer import fetched, is_array
 from nvckpt.codecs.errors import CorruptChunkError
 from nvckpt.codecs.float_codec import spec_of
 from nvckpt.codecs.float_cuda_device import CupyDevice
@@ -271,48 +272,6 @@ def first_difference(left: Sequence[Any], right: Sequence[Any]) -> int | None:
     table = piece_table([_address(a) for a in left], [_address(b) for b in right], [a.size for a in left])
     found = differing(CupyDevice(), table).nonzero()[0]
     return int(found[0]) if len(found) else None
-
-
-def is_array(data: Any) -> bool:
-    """Tell whether a stream's data are in device memory."""
-    return hasattr(data, "__cuda_array_interface__")
-
-
-def replaced(stream: Stream, data: Any) -> Stream:
-    """Return the stream with its data elsewhere."""
-    return Stream(stream.codec_id, stream.original_size, data, stream.codec_param, stream.library_version)
-
-
-def copy_to_host(coded: Sequence[Block], out: Any, stream: Any) -> tuple[list[Block], int]:
-    """Start copying every stream on the device to `out`, pinned host memory, each to a multiple of 16.
-
-    Returns the blocks with their streams there, good when the CUDA `stream` is done, and the bytes of `out` in use.
-    """
-    position = 0
-    copied = []
-    for block in coded:
-        streams = []
-        for one in block.streams:
-            array: Any = one.data
-            if is_array(array):
-                target = out[position : position + int(array.size)]
-                array.get(stream, out=target, blocking=False)
-                position = align(position + len(target))
-                streams.append(replaced(one, target.data))
-            else:
-                streams.append(one)
-        copied.append(Block(block.transform_id, block.transform_param, tuple(streams)))
-    return copied, position
-
-
-def fetched(block: Block) -> Block:
-    """Return the block with all of its streams on the host."""
-    streams = tuple(replaced(stream, _host(stream.data)) for stream in block.streams)
-    return Block(block.transform_id, block.transform_param, streams)
-
-
-def _host(data: Any) -> Buffer:
-    return memoryview(data.get()) if is_array(data) else data
 
 
 def _address(array: Any) -> int:

@@ -101,11 +101,7 @@ def crc32_of(device: Device, places: Sequence[Place]) -> list[int]:
     tables, powers = (device.upload(table) for table in _crc_tables())
     arguments = [device.upload(_ranges(places, firsts)), device.upload(items), tables, powers, parts, _CRC_PART]
     device.launch("checksum.crc_parts", _KIND, len(items) // _WARPS, 32 * _WARPS, 0, arguments)
-    found = device.download(parts, "<u4")
-    return [
-        _joined(found[first : first + count], size)
-        for first, count, (_, size) in zip(firsts.tolist(), counts, places, strict=True)
-    ]
+    return _joined(device.download(parts, "<u4")[: sum(counts)], [size for _, size in places])
 
 
 def _ranges(places: Sequence[Place], firsts: Any) -> npt.NDArray[Any]:
@@ -171,13 +167,22 @@ def _crc_tables() -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
     return np.array(skip + step, "<u4"), np.array(powers, "<u4")
 
 
-def _joined(parts: npt.NDArray[np.uint32], size: int) -> int:
-    """The CRC of a range from those of its parts, which were begun with 0 and not inverted."""
-    if not size:
-        return 0
-    step = crc32.shift(_CRC_PART)
-    value = 0xFFFFFFFF
-    for number, part in enumerate(parts.tolist()):
-        length = min(_CRC_PART, size - number * _CRC_PART)
-        value = crc32.multiply(step if length == _CRC_PART else crc32.shift(length), value) ^ part
-    return value ^ 0xFFFFFFFF
+def _joined(parts: npt.NDArray[np.uint32], sizes: Sequence[int]) -> list[int]:
+    """The CRC of each range from those of its parts, in order, which were begun with 0 and not inverted."""
+    counts = np.array([-(-size // _CRC_PART) for size in sizes])
+    ends = np.cumsum(counts)
+    # Whole parts are moved past the whole ones behind them, and their sum past the last part, which may be shorter.
+    behind = np.repeat(ends, counts) - np.arange(len(parts)) - 2
+    moved = crc32.multiply_all(crc32.shifts(_CRC_PART, int(max(counts.max() - 1, 1)))[np.maximum(behind, 0)], parts)
+    moved[behind < 0] = 0
+    running = np.concatenate([[np.uint32(0)], np.bitwise_xor.accumulate(moved)])
+    whole = running[ends] ^ running[ends - counts]
+    found = []
+    for size, end, before in zip(sizes, ends.tolist(), whole.tolist(), strict=True):
+        if not size:
+            found.append(0)
+            continue
+        last = crc32.shift((size - 1) % _CRC_PART + 1)
+        begun = crc32.multiply(crc32.shift(size), 0xFFFFFFFF)
+        found.append(crc32.multiply(last, before) ^ int(parts[end - 1]) ^ begun ^ 0xFFFFFFFF)
+    return found

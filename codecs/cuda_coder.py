@@ -16,10 +16,11 @@ from nvckpt.codecs import blocks, cuda_blocks
 from nvckpt.codecs.base import Buffer
 from nvckpt.codecs.blocks import Block, Choice
 from nvckpt.codecs.content import Content
-from nvckpt.codecs.cuda_blocks import OnHost, copy_to_host, is_array, replaced
+from nvckpt.codecs.cuda_blocks import OnHost
 from nvckpt.codecs.cuda_pieces import copy_pieces, piece_table
+from nvckpt.codecs.cuda_transfer import copy_to_host, is_array, placed, replaced
 from nvckpt.codecs.errors import DeviceMemoryError, DeviceMismatchError
-from nvckpt.codecs.float_cuda_device import CupyDevice
+from nvckpt.codecs.float_cuda_device import CupyDevice, prepare
 
 Bytes = npt.NDArray[np.uint8]
 Range = tuple[int, int]
@@ -56,6 +57,7 @@ class CudaCoder:
         self._run = run
         self._device.use()
         self._stream = cupy.cuda.Stream(non_blocking=True)
+        prepare()
         self._lock = threading.Lock()
 
     def pinned(self, size: int) -> Bytes:
@@ -174,12 +176,11 @@ class CudaCoder:
         there = [i for i, block in enumerate(coded) if not _for_device(block)]
         whole = self._upload(data)
         watch.stop("copy to device", len(data))
-        base = data.ctypes.data
-        placed = [self._placed(coded[i], whole, base) for i in here]
+        on_device = [placed(coded[i], whole, data) for i in here]
         mine = [parts[i] for i in here]
         room, arrays, table = self._layout(mine)
         heads = [[memoryview(s.data) for s in coded[i].streams] for i in here]
-        cuda_blocks.decode(placed, arrays, heads)
+        cuda_blocks.decode(on_device, arrays, heads)
         restored = self._cupy.empty(len(out), np.uint8)
         origin = int(restored.data.ptr)
         targets = [origin + offset for part in mine for offset, _ in part.ranges]
@@ -191,17 +192,6 @@ class CudaCoder:
             put_bytes(out, parts[i], decoded)
         watch.stop("decode on CPU", sum(parts[i].size for i in there))
         del room
-
-    def _placed(self, block: Block, whole: Any, base: int) -> Block:
-        """The block with its streams where they lie on the device; `base` is the address of the batch on the host."""
-        streams = []
-        for stream in block.streams:
-            start = np.frombuffer(stream.data, np.uint8).ctypes.data - base if len(stream.data) else 0
-            array = whole[start : start + len(stream.data)]
-            if array.data.ptr % 16:
-                array = array.copy()
-            streams.append(replaced(stream, array))
-        return Block(block.transform_id, block.transform_param, tuple(streams))
 
 
 class _Watch:

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import stat
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from nvckpt.formats.reservation import Reservation
 
 _WRITE_STEP = 64 << 20
 _MOST_PARTS = 256
+_LARGE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,8 @@ class AtomicFile(OutputFile):
             _apply(self.descriptor, attributes)
         os.fsync(self.descriptor)
         if overwrite:
-            os.rename(self._temporary, self._target, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+            with _freed_later(self._directory, self._target):
+                os.rename(self._temporary, self._target, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         else:
             _rename_new(self._directory, self._temporary, self._target)
         self._committed = True
@@ -265,6 +268,24 @@ def _drop_second_name(directory: int, name: str) -> None:
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=directory)
+
+
+@contextlib.contextmanager
+def _freed_later(directory: int, name: str) -> Iterator[None]:
+    """Keep a large file while its name goes to another, and give it up in a thread: freeing it takes its time.
+
+    0.2 to 0.4 s for 2.6 GB on a tmpfs.
+    """
+    replaced = -1
+    with contextlib.suppress(OSError):
+        replaced = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        yield
+    finally:
+        if replaced >= 0 and os.fstat(replaced).st_size >= _LARGE:
+            threading.Thread(target=os.close, args=(replaced,), name="nvckpt-free").start()
+        elif replaced >= 0:
+            os.close(replaced)
 
 
 def _is_there(directory: int, name: str) -> bool:

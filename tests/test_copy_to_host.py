@@ -3,7 +3,7 @@
 import numpy as np
 
 from nvckpt.codecs.blocks import Block, Stream
-from nvckpt.codecs.cuda_blocks import copy_to_host
+from nvckpt.codecs.cuda_transfer import copy_to_host
 
 
 class DeviceArray:

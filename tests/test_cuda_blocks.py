@@ -48,7 +48,7 @@ CASES = [case for size in (1, 3, 36, 4095, 4099, 70_001, 1 << 20, (1 << 21) + 7)
 def round_trip(cases, choice):
     import cupy
 
-    from nvckpt.codecs import cuda_blocks
+    from nvckpt.codecs import cuda_blocks, cuda_transfer
 
     arrays = [cupy.asarray(np.frombuffer(data, np.uint8)) for _, data, _ in cases]
     coded = cuda_blocks.encode(arrays, [content for _, _, content in cases], choice)
@@ -56,7 +56,7 @@ def round_trip(cases, choice):
     cuda_blocks.decode(coded, outs)
     wrong = [name for (name, data, _), out in zip(cases, outs, strict=True) if out.get().tobytes() != data]
     assert not wrong
-    return [cuda_blocks.fetched(block) for block in coded]
+    return [cuda_transfer.fetched(block) for block in coded]
 
 
 @pytest.mark.parametrize("level", ["fast", "default"])

@@ -1,6 +1,7 @@
 """Saving from and loading to a GPU, the device emulated: the same frames, checksums and hash as on the CPU."""
 
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import odd_states
@@ -10,7 +11,8 @@ from cuda_emulation.device import EmulatedDevice, compiler
 
 from nvckpt.codecs import blocks
 from nvckpt.compression import CompressOptions, Work, write_archive
-from nvckpt.device_loading import DeferredFile, Placement, Target, fill, may_be_deferred
+from nvckpt.device_filling import Target, filling
+from nvckpt.device_loading import DeferredFile, Placement, may_be_deferred
 from nvckpt.engines import CpuEngine
 from nvckpt.formats.atomic import OutputFile
 from nvckpt.formats.byte_source import MemoryBytes
@@ -34,10 +36,16 @@ class EmulatedCoder:
         yield
         self.device.check_guards()
 
+    def beside(self):
+        return nullcontext()
+
+    def pinned(self, size):
+        return np.zeros(size, np.uint8)
+
     def encode(self, arrays, contents, choice):
         return [blocks.encode(a.tobytes(), c, choice) for a, c in zip(arrays, contents, strict=True)]
 
-    def decode(self, coded, outs):
+    def decode(self, data, coded, outs):
         for block, out in zip(coded, outs, strict=True):
             out[...] = np.frombuffer(blocks.decode(block, len(out)), np.uint8)
 
@@ -105,7 +113,7 @@ STATES = {
 def test_archive_is_the_cpus(coder, name, batch):
     """Whatever the batches are: the same archive, byte for byte, so hash and checksums are right, too."""
     file = state_file(*pickled(STATES[name]()))
-    engine = StateEngine("cuda:0", coder, device_parts(file), batch)
+    engine = StateEngine("cuda:0", coder, device_parts(file), batch=batch)
     assert archive(file, engine) == archive(file, CpuEngine(1))
 
 
@@ -114,15 +122,23 @@ def loaded(data, coder, name):
     original = Original(MemoryBytes(data), 1)
     file = DeferredFile(original)
     deferred = []
+    fences = []
 
-    def place(storage, location):
-        offset = file.take(storage.nbytes())
-        if offset is not None:
-            deferred.append(Target(offset, storage.nbytes(), storage.data_ptr()))
-        return storage
+    def fence(number):
+        fences.append(number)
+        return lambda: None
 
-    obj = torch.load(file, map_location=place)
-    fill(original, deferred, coder)
+    with ThreadPoolExecutor(2) as pool, filling(original, lambda _: coder, pool, fence) as filler:
+
+        def place(storage, location):
+            offset = file.take(storage.nbytes())
+            if offset is not None:
+                deferred.append(storage)
+                filler.add(0, Target(offset, storage.nbytes(), storage.data_ptr()))
+            return storage
+
+        obj = torch.load(file, map_location=place)
+    assert fences or not any(storage.nbytes() for storage in deferred)
     return obj, len(deferred)
 
 
@@ -157,14 +173,15 @@ def test_placement_without_a_gpu_is_torchs(coder):
     for location in (None, "cpu", torch.device("cpu"), {"cuda:0": "cpu"}):
         original = Original(MemoryBytes(data), 1)
         file = DeferredFile(original)
-        placement = Placement(file, original, location)
+        asked = []
+        placement = Placement(file, original, location, lambda *target, asked=asked: asked.append(target))
         assert odd_states.fingerprint(torch.load(file, map_location=placement)) == odd_states.fingerprint(obj)
-        assert placement.jobs == []
+        assert asked == []
     if not torch.cuda.is_available():
         original = Original(MemoryBytes(data), 1)
         file = DeferredFile(original)
         with pytest.raises(RuntimeError, match="Attempting to deserialize object on a CUDA device"):
-            torch.load(file, map_location=Placement(file, original, "cuda:0"))
+            torch.load(file, map_location=Placement(file, original, "cuda:0", lambda *_: None))
 
 
 @pytest.mark.parametrize("name", ["sparse", "quantized", "nested_tensor", "tensor_subclass"])

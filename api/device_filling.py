@@ -1,0 +1,218 @@
+"""Memory of GPUs filled from an archive: frames are read, checked and decoded there while more is asked for.
+
+One thread reads what was asked for, a batch of frames at a time, another drives the devices.
+"""
+
+import queue
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nvckpt.codecs import registry
+from nvckpt.codecs.cuda_checksum import SHORTEST, xxh3_64
+from nvckpt.codecs.cuda_pieces import copy_pieces, piece_table
+from nvckpt.codecs.cuda_state import Bytes, StateCoder
+from nvckpt.codecs.cuda_transfer import ALIGNMENT
+from nvckpt.codecs.errors import CodecError
+from nvckpt.decompression import damage_of
+from nvckpt.formats.checksum import checksum
+from nvckpt.formats.errors import FormatError
+from nvckpt.frames import as_format_error, block_of, check_original, decode_frame
+from nvckpt.original import Original
+from nvckpt.streaming import Output, read_into, stages_of, take
+
+BATCH = 128 << 20
+
+_READERS = 8
+# Reading what lies between frames that are asked for is faster than a second call, up to this.
+_GAP = 1 << 20
+
+Wanted = dict[int, list[tuple[int, int, int]]]
+"""By a frame's number: where in its decoded bytes, to which address, how many bytes."""
+
+Fence = Callable[[int], Callable[[], None]]
+"""Notes what a device has to do by now; what it returns waits for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A range of the original and the device memory that it goes to."""
+
+    offset: int
+    size: int
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    device: int
+    wanted: Wanted
+    ready: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A batch with its bytes of the archive; `payloads` are checked views of them, or what the CPU decodes."""
+
+    batch: _Batch
+    data: Bytes
+    payloads: "dict[int, Future[memoryview]]"
+
+
+class Filling:
+    """Takes what is to be filled, in any order; best in that of the original, where each frame is decoded once."""
+
+    def __init__(self, original: Original, fence: Fence) -> None:
+        self._original, self._fence = original, fence
+        self._wanted: dict[int, Wanted] = {}
+        self._sizes: dict[int, int] = {}
+        self.batches: queue.Queue[_Batch | None] = queue.Queue()
+
+    def add(self, device: int, target: Target) -> None:
+        """Have device memory filled, which stays as it is until then."""
+        wanted = self._wanted.setdefault(device, {})
+        frames = self._original.reader.frames
+        for number, start, position, length in self._original.pieces(target.offset, target.size):
+            if number not in wanted:
+                if self._sizes.get(device, 0) >= BATCH:
+                    self._hand_over(device)
+                    wanted = self._wanted[device]
+                wanted[number] = []
+                self._sizes[device] = self._sizes.get(device, 0) + frames[number].header.original_size
+            wanted[number].append((start, target.address + position - target.offset, length))
+
+    def end(self) -> None:
+        """Say that this was all."""
+        for device in list(self._wanted):
+            self._hand_over(device)
+        self.batches.put(None)
+
+    def _hand_over(self, device: int) -> None:
+        wanted, self._wanted[device], self._sizes[device] = self._wanted[device], {}, 0
+        if wanted:
+            self.batches.put(_Batch(device, wanted, self._fence(device)))
+
+
+@contextmanager
+def filling(
+    original: Original, coder_of: Callable[[int], StateCoder], pool: ThreadPoolExecutor, fence: Fence
+) -> Iterator[Filling]:
+    """Fill what is asked for inside the block by its end, which raises a FormatError naming what is damaged."""
+    asked = Filling(original, fence)
+
+    def read(out: Output) -> None:
+        while (batch := take(asked.batches, out.stop)) is not None:
+            for part in _contiguous(original, batch):
+                out.put(_read(original, part, coder_of(part.device), pool, readers))
+
+    def decode(source: Output, _: Output) -> None:
+        for some in source:
+            _decode(original, some, coder_of(some.batch.device))
+
+    with ThreadPoolExecutor(_READERS, "nvckpt-read") as readers, stages_of(read, decode) as results:
+        yield asked
+        asked.end()
+        for _ in results:
+            raise AssertionError("nothing is handed on")
+
+
+def _contiguous(original: Original, batch: _Batch) -> Iterator[_Batch]:
+    """Cut a batch where the archive has much between its frames that nobody asked for."""
+    reader = original.reader
+    run: list[int] = []
+    for number in sorted(batch.wanted):
+        if run and reader.start_of(number) - reader.frames[run[-1]].end > _GAP:
+            yield _Batch(batch.device, {n: batch.wanted[n] for n in run}, batch.ready)
+            run = []
+        run.append(number)
+    yield _Batch(batch.device, {n: batch.wanted[n] for n in run}, batch.ready)
+
+
+def _read(
+    original: Original, batch: _Batch, coder: StateCoder, pool: ThreadPoolExecutor, readers: ThreadPoolExecutor
+) -> _Read:
+    reader = original.reader
+    numbers = sorted(batch.wanted)
+    start = reader.start_of(numbers[0]) // ALIGNMENT * ALIGNMENT
+    size = reader.frames[numbers[-1]].end - start
+    # Of one size as a rule, so that the memory is used again.
+    data = coder.pinned(max(size, BATCH + _GAP) if size > _GAP else size)[:size]
+    view = data[: read_into(reader.data, start, data, readers)].data
+
+    def payload(number: int) -> memoryview:
+        if _for_device(original, number):
+            return reader.check_payload(number, view, start)
+        return decode_frame(reader, number, original.references)
+
+    return _Read(batch, data, {number: pool.submit(payload, number) for number in numbers})
+
+
+def _decode(original: Original, some: _Read, coder: StateCoder) -> None:
+    """Decode a batch; CodecErrors and FormatErrors name the tensors of the frame."""
+    payloads = {number: _result(original, number, future) for number, future in some.payloads.items()}
+    some.batch.ready()
+    try:
+        with coder.here():
+            _fill(original, some, payloads, coder)
+    except CodecError as error:
+        raise as_format_error(error) from error
+
+
+def _result(original: Original, number: int, future: "Future[memoryview]") -> memoryview:
+    try:
+        return future.result()
+    except FormatError as error:
+        raise type(error)(damage_of(original.reader, number, str(error)).sentence()) from error
+
+
+def _fill(original: Original, some: _Read, payloads: dict[int, memoryview], coder: StateCoder) -> None:
+    device, frames, wanted = coder.device, original.reader.frames, some.batch.wanted
+    here = [number for number in payloads if _for_device(original, number)]
+    outs: dict[int, Any] = {}
+    direct = set()
+    for number, payload in payloads.items():
+        size = frames[number].header.original_size
+        start, address, length = wanted[number][0]
+        if number not in here:
+            outs[number] = device.upload(np.frombuffer(payload, np.uint8))
+        elif (start, length) == (0, size) and address % ALIGNMENT == 0:
+            outs[number] = coder.adopt(address, size)
+            direct.add(number)
+        else:
+            outs[number] = device.empty(size)[:size]
+    coded = [block_of(frames[number].header, payloads[number]) for number in here]
+    coder.decode(some.data, coded, [outs[number] for number in here])
+    _check(original, here, outs, coder)
+    copies = [
+        (device.address(outs[number]) + start, address, length)
+        for number in payloads
+        for start, address, length in wanted[number][number in direct :]
+    ]
+    if copies:
+        copy_pieces(device, piece_table(*zip(*copies, strict=True)))
+
+
+_ON_DEVICE = frozenset({0, registry.FLOAT.id, *registry.GPU_ONLY})
+
+
+def _for_device(original: Original, number: int) -> bool:
+    """Tell whether a frame is decoded on the device: standard streams and references are the CPU's."""
+    header = original.reader.frames[number].header
+    return not header.references and all(s.codec_id in _ON_DEVICE for s in header.streams)
+
+
+def _check(original: Original, numbers: Iterable[int], outs: dict[int, Any], coder: StateCoder) -> None:
+    """Compare the checksums of what was decoded; the first frame that is wrong is named."""
+    device = coder.device
+    long = [n for n in numbers if len(outs[n]) >= SHORTEST]
+    found = dict(zip(long, xxh3_64(device, [(device.address(outs[n]), len(outs[n])) for n in long]), strict=True))
+    for number in numbers:
+        total = found[number] if number in found else checksum(device.download(outs[number], np.uint8).data)
+        try:
+            check_original(original.reader.frames[number].header, total)
+        except FormatError as error:
+            raise type(error)(damage_of(original.reader, number, str(error)).sentence()) from error
