@@ -4,6 +4,8 @@ One thread reads what was asked for, a batch of frames at a time, another drives
 """
 
 import queue
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,6 +30,7 @@ from nvckpt.streaming import Output, read_into, stages_of, take
 BATCH = 128 << 20
 
 _READERS = 8
+_TURN = 0.0002
 # Reading what lies between frames that are asked for is faster than a second call, up to this.
 _GAP = 1 << 20
 
@@ -56,10 +59,14 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A batch with its bytes of the archive; `payloads` are checked views of them, or what the CPU decodes."""
+    """A batch with its bytes of the archive, and what came of sending them to the device.
+
+    `payloads` are checked views of the bytes, or what the CPU decodes.
+    """
 
     batch: _Batch
     data: Bytes
+    sent: Any
     payloads: "dict[int, Future[memoryview]]"
 
 
@@ -113,11 +120,33 @@ def filling(
         for some in source:
             _decode(original, some, coder_of(some.batch.device))
 
-    with ThreadPoolExecutor(_READERS, "nvckpt-read") as readers, stages_of(read, decode) as results:
+    with (
+        ThreadPoolExecutor(_READERS, "nvckpt-read") as readers,
+        stages_of(read, decode) as results,
+        short_turns(),
+    ):
         yield asked
         asked.end()
         for _ in results:
             raise AssertionError("nothing is handed on")
+
+
+_switching = threading.Lock()
+
+
+@contextmanager
+def short_turns() -> Iterator[None]:
+    """Have Python's threads take turns sooner: each wait of the stages for one that unpickles else takes 5 ms."""
+    if not _switching.acquire(blocking=False):
+        yield  # another load does it already
+        return
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_TURN)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+        _switching.release()
 
 
 def _contiguous(original: Original, batch: _Batch) -> Iterator[_Batch]:
@@ -142,13 +171,14 @@ def _read(
     # Of one size as a rule, so that the memory is used again.
     data = coder.pinned(max(size, BATCH + _GAP) if size > _GAP else size)[:size]
     view = data[: read_into(reader.data, start, data, readers)].data
+    sent = coder.send(data)
 
     def payload(number: int) -> memoryview:
         if _for_device(original, number):
             return reader.check_payload(number, view, start)
         return decode_frame(reader, number, original.references)
 
-    return _Read(batch, data, {number: pool.submit(payload, number) for number in numbers})
+    return _Read(batch, data, sent, {number: pool.submit(payload, number) for number in numbers})
 
 
 def _decode(original: Original, some: _Read, coder: StateCoder) -> None:
@@ -185,7 +215,7 @@ def _fill(original: Original, some: _Read, payloads: dict[int, memoryview], code
         else:
             outs[number] = device.empty(size)[:size]
     coded = [block_of(frames[number].header, payloads[number]) for number in here]
-    coder.decode(some.data, coded, [outs[number] for number in here])
+    coder.decode(some.data, some.sent, coded, [outs[number] for number in here])
     _check(original, here, outs, coder)
     copies = [
         (device.address(outs[number]) + start, address, length)

@@ -41,8 +41,11 @@ class StateCoder(Protocol):
     def encode(self, arrays: Sequence[Any], contents: Sequence[Content], choice: Choice) -> list[Block]:
         """Code device arrays, which begin at multiples of 16; their streams are in host memory afterwards."""
 
-    def decode(self, data: Bytes, coded: Sequence[Block], outs: Sequence[Any]) -> None:
-        """Decode blocks, whose streams are views of pinned `data`, into device arrays that begin at multiples of 16."""
+    def send(self, data: Bytes) -> Any:
+        """Begin to copy pinned bytes to the device, outside `here`; what it returns is for `decode`."""
+
+    def decode(self, data: Bytes, sent: Any, coded: Sequence[Block], outs: Sequence[Any]) -> None:
+        """Decode blocks, whose streams are views of `data`, into device arrays that begin at multiples of 16."""
 
     def adopt(self, address: int, size: int) -> Any:
         """Device memory that belongs to somebody else as an array."""
@@ -75,14 +78,20 @@ class CudaStateCoder:
         with self._cuda, self._stream() as stream:
             self._own.beside = None
             try:
-                yield
-            except self._cupy.cuda.memory.OutOfMemoryError as error:
-                raise DeviceMemoryError(f"the GPU has too little free memory ({error})") from error
+                with self._memory_errors():
+                    yield
             finally:
                 stream.synchronize()
                 # Memory of this stream is used again when it is dropped, whoever still reads it.
                 if self._own.beside is not None:
                     self._own.beside.synchronize()
+
+    @contextmanager
+    def _memory_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self._cupy.cuda.memory.OutOfMemoryError as error:
+            raise DeviceMemoryError(f"the GPU has too little free memory ({error})") from error
 
     @contextmanager
     def beside(self) -> Iterator[None]:
@@ -110,11 +119,18 @@ class CudaStateCoder:
         self._stream().synchronize()
         return copied
 
-    def decode(self, data: Bytes, coded: Sequence[Block], outs: Sequence[Any]) -> None:
-        """See StateCoder; the data go up in one copy."""
-        whole = self._cupy.empty(max(len(data), 1), np.uint8)
-        if len(data):
-            whole[: len(data)].set(data, self._stream())
+    def send(self, data: Bytes) -> Any:
+        """See StateCoder; DeviceMemoryError when the device is full."""
+        with self._cuda, self._stream() as stream, self._memory_errors():
+            whole = self._cupy.empty(max(len(data), 1), np.uint8)
+            if len(data):
+                whole[: len(data)].set(data, stream)
+            return whole, stream.record()
+
+    def decode(self, data: Bytes, sent: Any, coded: Sequence[Block], outs: Sequence[Any]) -> None:
+        """See StateCoder."""
+        whole, event = sent
+        self._stream().wait_event(event)
         heads = [[memoryview(s.data).cast("B") for s in block.streams] for block in coded]
         cuda_blocks.decode([placed(block, whole, data) for block in coded], outs, heads)
 
