@@ -21,7 +21,7 @@ from nvckpt.codecs.float_spec import FloatSpec, Kind, LevelName
 Simd = Literal["auto", "plain", "avx2"]
 """Which instructions: the best there are, plain C, or AVX2 where the processor has it. Same bytes."""
 
-_SIMD: dict[Simd, int] = {"auto": -1, "plain": 0, "avx2": 1}
+SIMD: dict[Simd, int] = {"auto": -1, "plain": 0, "avx2": 1}
 _KINDS: dict[Kind, int] = {"bytes": 0, "bf16": 1, "fp16": 2, "fp32": 3, "fp64": 4}
 _LEVELS: dict[LevelName, int] = {"fast": 0, "default": 1, "max": 2}
 
@@ -81,7 +81,7 @@ def encode(data: Buffer, spec: FloatSpec, level: LevelName = "default", *, simd:
         len(matrices),
         out.ctypes.data,
         out.size,
-        _SIMD[simd],
+        SIMD[simd],
     )
     if size < 0:
         _fail(-size)
@@ -93,7 +93,7 @@ def decode(stream: Buffer, out: memoryview | bytearray, *, simd: Simd = "auto") 
     source, target = _bytes_of(stream), _bytes_of(out)
     if not target.flags.writeable:
         raise ValueError("the memory to decode into is read-only")
-    error = library().nvckpt_float_decode(source.ctypes.data, source.size, target.ctypes.data, target.size, _SIMD[simd])
+    error = library().nvckpt_float_decode(source.ctypes.data, source.size, target.ctypes.data, target.size, SIMD[simd])
     if error:
         _fail(error)
 

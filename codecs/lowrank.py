@@ -1,6 +1,6 @@
 """`lowrank`: matrices of BF16 or FP32 predicted by the product of two whole-number factors (FORMAT.md 19).
 
-For momentum and gradients, which are close to low rank: the only structure that predicts a sign. In NumPy, for max.
+For momentum and gradients, which are close to low rank: the only structure that predicts a sign. For level max.
 """
 
 from nvckpt.codecs.base import Buffer, Codec

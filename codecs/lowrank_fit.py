@@ -11,13 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from nvckpt.codecs.lowrank_grid import Kind
+from nvckpt.codecs.lowrank_record import MOST_FACTOR
 
 Matrix = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.int64]
 
-MOST_FACTOR = 2047
-"""Bound of a factor's entries."""
-MOST_RANK = 1024
 # Components looked for in a large matrix; more gain a tenth of a bit and cost time.
 _RANK = 128
 _SPARE = 16
