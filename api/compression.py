@@ -21,6 +21,7 @@ from nvckpt.formats.index import Description, Index
 from nvckpt.formats.segments import Source
 from nvckpt.formats.sniff import read_source
 from nvckpt.limits import check_memory, check_threads, reading_allowance
+from nvckpt.pipeline import thread_count
 from nvckpt.plan import WINDOW, windows
 from nvckpt.results import CompressResult, describe, group_sizes
 from nvckpt.stages import Stages
@@ -89,7 +90,7 @@ def compress(
         engine = engine_for_encoding(options.device, parsed.size, choice, options.threads, options.max_memory)
         with files.open_output(target) as file:
             if engine.device != "cpu":
-                file.reserve(parsed.size)
+                file.use_threads(thread_count(options.threads))
             index, size = write_archive(opened.data, parsed, file, engine, options, work)
             opened.check_unchanged()
             if isinstance(file, AtomicFile):
@@ -177,8 +178,7 @@ def write_archive(
     for window, frames in engine.encode(job):
         before = writer.size
         with work.stages.timed("write", 0):
-            for header, streams in frames:
-                writer.add_frame(header, streams)
+            writer.add_frames(frames)
         work.stages.add("write", writer.size - before, 0.0)
         if work.progress:
             work.progress(window.end, source.size)

@@ -20,6 +20,7 @@ from nvckpt.formats.layout import Extent
 from nvckpt.formats.segments import Segment
 from nvckpt.frames import references_of
 from nvckpt.limits import archive_allowance, check_memory, check_threads
+from nvckpt.pipeline import thread_count
 from nvckpt.results import Damage, DecompressResult, touched
 from nvckpt.stages import Stages
 
@@ -84,7 +85,7 @@ def decompress(
             if isinstance(file, AtomicFile):
                 files.check_space(file.descriptor, _least_size(reader, options.sparse))
                 if engine.device != "cpu":
-                    file.reserve(reader.index.original_size)
+                    file.use_threads(thread_count(options.threads))
             decode_all(reader, engine, file, progress, stages=stages)
             opened.check_unchanged()
             if isinstance(file, AtomicFile):

@@ -22,6 +22,7 @@ from nvckpt.formats.byte_source import ByteSource
 from nvckpt.formats.checksum import Buffer
 from nvckpt.formats.sniff import read_source
 from nvckpt.limits import reading_allowance
+from nvckpt.pipeline import thread_count
 from nvckpt.results import CompressResult
 from nvckpt.safetensors_state import safetensors_file
 from nvckpt.state import PROTOCOL, StateFile, pickled, state_file
@@ -167,7 +168,7 @@ def write_state(
     else:
         with files.open_output(target) as file:
             if engine.device != "cpu":
-                file.reserve(source.size)
+                file.use_threads(thread_count(options.threads))
             index, size = write_archive(original, source, file, engine, options, work, derive=not in_place)
             if isinstance(file, AtomicFile):
                 if options.verify and (in_place or engine.device == "cpu"):

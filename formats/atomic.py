@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nvckpt.formats.errors import NotDurableError
 from nvckpt.formats.leftovers import hold, remove_leftovers, temporary_name
-from nvckpt.formats.reservation import Reservation
+from nvckpt.formats.mapped import LEAST, MappedWriter, writer_for
 
 _WRITE_STEP = 64 << 20
 _MOST_PARTS = 256
@@ -57,8 +57,8 @@ class OutputFile:
         for part in parts:
             self.write(part)
 
-    def reserve(self, limit: int) -> None:
-        """Begin to allocate room ahead of the writes, for at most `limit` bytes; for large outputs in files."""
+    def use_threads(self, threads: int) -> None:
+        """Let large data be written by so many threads where that is faster; for what comes faster than one writes."""
 
     def write_at(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Put all of `data` at a position; what is never written reads as zeros and takes no room."""
@@ -79,7 +79,7 @@ class AtomicFile(OutputFile):
         self._target = target.name
         self._temporary = ""
         self._committed = False
-        self._reservation: Reservation | None = None
+        self._mapped: MappedWriter | None = None
         super().__init__(-1)
         _open_files.add(self)
         try:
@@ -102,34 +102,29 @@ class AtomicFile(OutputFile):
         self.descriptor = -1
         return False
 
-    def reserve(self, limit: int) -> None:
+    def use_threads(self, threads: int) -> None:
         """See OutputFile."""
-        self._reservation = Reservation(self.descriptor, limit)
+        self._mapped = writer_for(self.descriptor, threads)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """See OutputFile."""
-        super().write(data)
-        self._note_written()
+        if not self._write_mapped([memoryview(data).cast("B")]):
+            super().write(data)
 
     def write_all(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         """See OutputFile; in as few calls as the system allows."""
         views = [view for part in parts if len(view := memoryview(part).cast("B"))]
+        if self._write_mapped(views):
+            return
         while views:
             written = os.writev(self.descriptor, views[:_MOST_PARTS])
             while views and written >= len(views[0]):
                 written -= len(views.pop(0))
             if written:
                 views[0] = views[0][written:]
-        self._note_written()
 
-    def _note_written(self) -> None:
-        if self._reservation:
-            self._reservation.written(os.lseek(self.descriptor, 0, os.SEEK_CUR))
-
-    def _end_reservation(self) -> None:
-        reservation, self._reservation = self._reservation, None
-        if reservation:
-            reservation.end()
+    def _write_mapped(self, views: Sequence[memoryview]) -> bool:
+        return self._mapped is not None and sum(map(len, views)) >= LEAST and self._mapped.write(views)
 
     def settle(self) -> None:
         """Bring everything to the disk and forget it in memory, so that what is read next comes from the disk."""
@@ -143,7 +138,6 @@ class AtomicFile(OutputFile):
         Without attributes (input from a pipe) the mode is what the umask allows. NotDurableError when the file has
         its name, but a power cut may still take that away.
         """
-        self._end_reservation()
         if attributes is None:
             os.fchmod(self.descriptor, 0o666 & ~_umask())
         else:
@@ -170,7 +164,9 @@ class AtomicFile(OutputFile):
             raise
 
     def _discard(self) -> None:
-        self._end_reservation()
+        mapped, self._mapped = self._mapped, None
+        if mapped:
+            mapped.end()
         if self._temporary and not self._committed:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temporary, dir_fd=self._directory)

@@ -1,6 +1,6 @@
 """Writing and reading whole archives; sequential on the way out, by position on the way back."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -62,14 +62,18 @@ class ArchiveWriter:
         self._frames: list[PlacedFrame] = []
         self._write(pack_header())
 
-    def add_frame(self, header: FrameHeader, parts: Sequence[Buffer]) -> None:
-        """Append a frame; `parts` are its streams' bytes in order, padding is made here."""
-        packed = header.pack()
-        size = len(packed) + header.payload_size
-        before = self._position
-        start = align(before, LARGE_ALIGNMENT if size >= LARGE_FRAME else ALIGNMENT)
-        self._frames.append(PlacedFrame(start, packed, header))
-        self._write(bytes(start - before), packed, *(piece for pair in pad_streams(parts) for piece in pair))
+    def add_frames(self, frames: Iterable[tuple[FrameHeader, Sequence[Buffer]]]) -> None:
+        """Append frames, in one write; each comes with its streams' bytes in order, padding is made here."""
+        pieces: list[Buffer] = []
+        position = self._position
+        for header, parts in frames:
+            packed = header.pack()
+            size = len(packed) + header.payload_size
+            start = align(position, LARGE_ALIGNMENT if size >= LARGE_FRAME else ALIGNMENT)
+            self._frames.append(PlacedFrame(start, packed, header))
+            pieces += (bytes(start - position), packed, *(piece for pair in pad_streams(parts) for piece in pair))
+            position = start + size
+        self._write(*pieces)
 
     def finish(
         self,

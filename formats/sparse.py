@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nvckpt.formats.atomic import AtomicFile, Attributes
-from nvckpt.formats.reservation import punch
 
 
 class SparseFile(AtomicFile):
@@ -20,13 +19,6 @@ class SparseFile(AtomicFile):
             raise
         self._zeros = bytes(self._block)
         self._size = 0
-        self._reserved = False
-        self._holes: list[tuple[int, int]] = []
-
-    def reserve(self, limit: int) -> None:
-        """See OutputFile; what turns out to be a hole is given back at the end."""
-        super().reserve(limit)
-        self._reserved = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append all of `data`; a block of zeros moves only the position."""
@@ -34,8 +26,7 @@ class SparseFile(AtomicFile):
         block, unwritten = self._block, 0
         for start in self._zero_blocks(view):
             super().write(view[unwritten:start])
-            position = os.lseek(self.descriptor, block, os.SEEK_CUR)
-            self._note_hole(position - block, position)
+            os.lseek(self.descriptor, block, os.SEEK_CUR)
             unwritten = start + block
         super().write(view[unwritten:])
         self._size += len(view)
@@ -59,17 +50,7 @@ class SparseFile(AtomicFile):
             if view[start : start + block] == self._zeros:
                 yield start
 
-    def _note_hole(self, start: int, end: int) -> None:
-        if self._holes and self._holes[-1][1] == start:
-            self._holes[-1] = (self._holes[-1][0], end)
-        else:
-            self._holes.append((start, end))
-
     def commit(self, attributes: Attributes | None, *, overwrite: bool) -> None:
         """See AtomicFile; a hole at the end is part of the file, too."""
-        self._end_reservation()
         os.ftruncate(self.descriptor, self._size)
-        if self._reserved:
-            for start, end in self._holes:
-                punch(self.descriptor, start, end - start)
         super().commit(attributes, overwrite=overwrite)

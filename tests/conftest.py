@@ -1,4 +1,10 @@
-"""What the whole suite shares: the summary lines of the tests that count."""
+"""What the whole suite shares: the summary lines of the tests that count, and a folder in memory."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
 
 COUNTS = dict.fromkeys(("flips", "cuts", "faults", "kills", "disks", "corpus"), 0)
 
@@ -26,3 +32,23 @@ def pytest_terminal_summary(terminalreporter):
     for name, sentence in SENTENCES.items():
         if COUNTS[name]:
             terminalreporter.write_line(sentence.format(COUNTS[name]))
+
+
+@pytest.fixture
+def shm():
+    """A folder on a tmpfs of a kernel that allocates mapped pages when asked."""
+    from nvckpt.formats import mapped
+
+    try:
+        folder = tempfile.TemporaryDirectory(dir="/dev/shm")
+    except OSError as error:
+        pytest.skip(f"no tmpfs here: {error}")
+    with folder as name:
+        path = Path(name)
+        with (path / "probe").open("w+b") as file:
+            writer = mapped.writer_for(file.fileno(), 4)
+            if writer is None or not writer.write([memoryview(os.urandom(10_000))]):
+                pytest.skip("no tmpfs, or a kernel before 5.14")
+            writer.end()
+        (path / "probe").unlink()
+        yield path

@@ -1,9 +1,10 @@
-"""System calls that fail on demand: the functions of `os` that file code calls, counted, and one call made to fail."""
+"""System calls that fail on demand: what file code calls of `os` and the like, counted, and one call made to fail."""
 
 import contextlib
 import errno
 import fcntl
 import io
+import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -60,5 +61,6 @@ def faults(fail_at: int = -1, error: int = errno.EIO) -> Iterator[Faults]:
         for name in CALLS:
             stack.enter_context(mock.patch.object(os, name, wrapped(name, getattr(os, name))))
         stack.enter_context(mock.patch.object(io, "open", wrapped("open", io.open)))
+        stack.enter_context(mock.patch.object(mmap, "mmap", wrapped("mmap", mmap.mmap)))
         stack.enter_context(mock.patch.object(fcntl, "flock", wrapped("flock", fcntl.flock)))
         yield state

@@ -44,7 +44,7 @@ def write(original: bytes, cuts: list[int], segments=(), source_format="opaque",
     for start, end in zip([0, *cuts], [*cuts, len(original)], strict=True):
         if end > start:
             part = original[start:end]
-            archive.add_frame(header_for([part], [(start, end - start)], part), [part])
+            archive.add_frames([(header_for([part], [(start, end - start)], part), [part])])
     archive.finish(len(original), xxhash.xxh3_128_digest(original), source_format, Description(tuple(segments), writer))
     assert archive.size == len(out.getvalue())
     return out.getvalue()

@@ -11,7 +11,7 @@ import nvckpt
 from nvckpt.cli.exits import Exit
 from nvckpt.cli.main import app
 from nvckpt.decompression import DecompressOptions
-from nvckpt.formats import leftovers
+from nvckpt.formats import atomic, leftovers, mapped
 
 PROGRAM = typer.main.get_command(app)
 DATA = bytes(range(256)) * 30 + bytes(9000) + b"end"
@@ -103,6 +103,35 @@ def test_every_system_call_fails_once(command, options, tmp_path, capsys, record
     writing = "writev" if command == "compress" else "write"
     assert {"open", writing, "pread", "fsync", "close", "utime", "fchmod"} <= set(clean.made)
     errors = ERRORS if options == ("-f", "--rm") else ERRORS[:1]
+    record_property("faults", fail_each(case, clean, errors, capsys))
+
+
+@pytest.mark.parametrize("command", ["compress", "decompress"])
+def test_every_system_call_fails_once_where_files_are_mapped(command, shm, monkeypatch, capsys, record_property):
+    """As above, with large outputs on a tmpfs, which threads write."""
+    monkeypatch.setattr(atomic, "LEAST", 100)
+    monkeypatch.setattr(mapped, "_PIECE", 4096)
+    create = atomic.AtomicFile._create
+
+    def create_for_threads(file):
+        created = create(file)
+        file.use_threads(4)
+        return created
+
+    monkeypatch.setattr(atomic.AtomicFile, "_create", create_for_threads)
+    folder = shm / "work"
+    folder.mkdir()
+    case = Case(folder, command, ("-f", "--rm"))
+    case.run()
+    code, clean = case.run()
+    case.check(code, capsys.readouterr().err)
+    assert code == Exit.OK
+    assert {"mmap", "ftruncate"} <= set(clean.made)
+    record_property("faults", fail_each(case, clean, ERRORS[:2], capsys))
+
+
+def fail_each(case, clean, errors, capsys):
+    """Run once for each call of a clean run and each error, and half a read or write; returns how often."""
     runs = 0
     for number, name in enumerate(clean.made):
         for error in (*errors, SHORT) if name in ("write", "writev", "pread") else errors:
@@ -114,4 +143,4 @@ def test_every_system_call_fails_once(command, options, tmp_path, capsys, record
                 raise AssertionError(f"call {number} ({name}) failed with {error}: {code} {said}") from failure
             assert code == Exit.OK or error != SHORT, said
             runs += 1
-    record_property("faults", runs)
+    return runs
