@@ -12,12 +12,14 @@ them would end the process (SIGBUS). Then, or where anything else is refused, th
 caller writes plainly, which tells what is wrong.
 """
 
+import _thread
 import ctypes
 import mmap
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from queue import SimpleQueue
 
 LEAST = 8 << 20
 """Bytes from which on mapping is worth it."""
@@ -53,7 +55,7 @@ class MappedWriter:
 
     def __init__(self, descriptor: int, threads: int) -> None:
         self._descriptor = descriptor
-        self._pool = ThreadPoolExecutor(min(threads, _MOST_THREADS), "nvckpt-write")
+        self._crew = _Crew(min(threads, _MOST_THREADS))
         self._refused = False
 
     def write(self, views: Sequence[memoryview]) -> bool:
@@ -69,12 +71,12 @@ class MappedWriter:
             if end > before:
                 os.ftruncate(self._descriptor, end)
             self._refused = not self._copy(views, position, end)
-        except (OSError, RuntimeError):  # a limit on the size of files, on memory, on threads
+        except OSError:  # a limit on the size of files or on memory
             self._refused = True
         if not self._refused:
             os.lseek(self._descriptor, end, os.SEEK_SET)
             return True
-        # A thread that could not be started leaves its piece for the others, who must not write any more.
+        # What is not copied yet must not be any more: the data may be gone by then.
         self.end()
         if end > before:
             os.ftruncate(self._descriptor, before)
@@ -84,18 +86,65 @@ class MappedWriter:
         start = position - position % mmap.ALLOCATIONGRANULARITY
         # Threads hold on to the map: should a signal end this function before they do, it stays until then.
         target = _Map(self._descriptor, start, end)
-        futures: list[Future[bool]] = []
-        try:
-            futures.extend(self._pool.submit(target.put, at - start, data) for at, data in _pieces(views, position))
-            return all(future.result() for future in futures)
-        finally:
-            for future in futures:
-                future.cancel()
-            wait(futures)
+        return self._crew.do([partial(target.put, at - start, data) for at, data in _pieces(views, position)])
 
     def end(self) -> None:
-        """Wait for the threads."""
-        self._pool.shutdown(cancel_futures=True)
+        """Wait for what the threads are doing, and end them."""
+        self._crew.end()
+
+
+class _Crew:
+    """Threads that do tasks; whatever moment a signal comes at, `end` comes to an end.
+
+    ThreadPoolExecutor and threading.Thread take locks in Python. A signal that comes right after one was taken leaves
+    it locked, and all wait for ever; here everything that is waited for is one call into C.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._started = 0
+        self._ended = False
+        self._tasks: SimpleQueue[Callable[[], bool] | None] = SimpleQueue()
+        self._results: SimpleQueue[bool | Exception] = SimpleQueue()
+        self._left: SimpleQueue[None] = SimpleQueue()
+
+    def do(self, tasks: Sequence[Callable[[], bool]]) -> bool:
+        """Do all tasks; False as soon as one returns it, while others go on, or if no thread can be started."""
+        while self._started < min(self._size, len(tasks)):
+            try:
+                _thread.start_new_thread(self._run, ())
+            except RuntimeError:
+                break
+            self._started += 1
+        if not self._started:
+            return False
+        for task in tasks:
+            self._tasks.put(task)
+        for _ in tasks:
+            result = self._results.get()
+            if isinstance(result, Exception):
+                raise result
+            if not result:
+                return False
+        return True
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                self._results.put(not self._ended and task())
+            except Exception as error:  # noqa: BLE001 - `do` raises it
+                self._results.put(error)
+            del task  # and with it the map
+        self._left.put(None)
+
+    def end(self) -> None:
+        """Drop the tasks that nobody does yet, wait for the others, and end the threads."""
+        self._ended = True
+        started, self._started = self._started, 0
+        for _ in range(self._size + 1):  # one may have been started and not counted, when a signal came
+            self._tasks.put(None)
+        for _ in range(started):
+            self._left.get()
 
 
 class _Map:

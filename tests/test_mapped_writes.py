@@ -1,5 +1,6 @@
 """Large data in files on a tmpfs, written through memory maps: the same bytes, errors and leftovers as plain writes."""
 
+import _thread
 import errno
 import os
 import random
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -150,23 +152,51 @@ def test_where_the_system_refuses_pages_the_writes_are_plain(refused, shm, monke
 
 
 @pytest.mark.parametrize("started", [0, 2])
-def test_where_no_more_threads_can_be_started_the_writes_are_plain(started, shm, monkeypatch):
-    """What a thread that was there would have done later is not done: the data may be gone by then."""
-    file, data = opened(shm / "f"), bytearray(NOISE)
-    real, count = threading.Thread.start, []
+def test_where_no_more_threads_can_be_started_fewer_do(started, shm, monkeypatch):
+    file, count, real = opened(shm / "f"), [], _thread.start_new_thread
 
-    def start(thread):
-        count.append(thread)
+    def start(*args):
+        count.append(args)
         if len(count) > started:
             raise RuntimeError("can't start new thread")
-        real(thread)
+        return real(*args)
 
-    monkeypatch.setattr(threading.Thread, "start", start)
-    file.write(data)
-    monkeypatch.undo()
-    data[:] = bytes(len(data))
-    assert file._mapped._refused
+    monkeypatch.setattr(_thread, "start_new_thread", start)
+    file.write(NOISE)
+    assert file._mapped._refused == (started == 0)
     assert finish(file, shm / "f") == NOISE
+
+
+def test_after_a_refusal_no_piece_is_copied_late(shm, monkeypatch):
+    """The data may be something else by then."""
+    file, data, slow = opened(shm / "f"), bytearray(NOISE), threading.Event()
+    real, asked = mapped._advise, []
+
+    def advise(address, size, advice):
+        if advice == mapped._POPULATE_WRITE:
+            asked.append(size)
+            if len(asked) == 2:
+                return False
+            slow.wait(0.01)
+        return real(address, size, advice)
+
+    monkeypatch.setattr(mapped, "_advise", advise)
+    file.write(data)
+    count = len(asked)
+    assert count < 10
+    data[:] = bytes(len(data))
+    slow.wait(0.05)
+    assert len(asked) == count
+    assert finish(file, shm / "f") == NOISE
+
+
+def test_an_error_in_a_thread_is_an_error_of_the_write(shm, monkeypatch):
+    file = opened(shm / "f")
+    monkeypatch.setattr(mapped._Map, "put", lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        file.write(NOISE)
+    file.close()
+    assert not list(shm.iterdir())
 
 
 def test_a_full_file_system_says_so_and_gets_its_room_back(tmp_path):
@@ -257,8 +287,9 @@ def test_interrupted_at_any_moment_nothing_stays(shm):
         for delay in [0.0002 * number**2 for number in range(1, 13)]:
             file = opened(shm / "f")
             with pytest.raises(KeyboardInterrupt):
+                deadline = time.monotonic() + 20
                 signal.setitimer(signal.ITIMER_REAL, delay)
-                while True:
+                while time.monotonic() < deadline:
                     file.write_all([NOISE] * 4)
                     os.ftruncate(file.descriptor, 0)
                     os.lseek(file.descriptor, 0, os.SEEK_SET)
