@@ -1,11 +1,5 @@
-"""Memory of GPUs filled from an archive: frames are read, checked and decoded there while more is asked for.
+"""Memory of GPUs filled from an archive: one thread reads frames, a batch at a time, another decodes them there."""
 
-One thread reads what was asked for, a batch of frames at a time, another drives the devices.
-"""
-
-import queue
-import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,20 +19,16 @@ from nvckpt.formats.checksum import checksum
 from nvckpt.formats.errors import FormatError
 from nvckpt.frames import as_format_error, block_of, check_original, decode_frame
 from nvckpt.original import Original
-from nvckpt.streaming import Output, read_into, stages_of, take
+from nvckpt.streaming import Output, read_into, stages_of
 
 BATCH = 128 << 20
 
 _READERS = 8
-_TURN = 0.0002
 # Reading what lies between frames that are asked for is faster than a second call, up to this.
 _GAP = 1 << 20
 
 Wanted = dict[int, list[tuple[int, int, int]]]
 """By a frame's number: where in its decoded bytes, to which address, how many bytes."""
-
-Fence = Callable[[int], Callable[[], None]]
-"""Notes what a device has to do by now; what it returns waits for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +44,6 @@ class Target:
 class _Batch:
     device: int
     wanted: Wanted
-    ready: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,46 +62,43 @@ class _Read:
 class Filling:
     """Takes what is to be filled, in any order; best in that of the original, where each frame is decoded once."""
 
-    def __init__(self, original: Original, fence: Fence) -> None:
-        self._original, self._fence = original, fence
-        self._wanted: dict[int, Wanted] = {}
+    def __init__(self, original: Original) -> None:
+        self._original = original
+        self._open: dict[int, _Batch] = {}
         self._sizes: dict[int, int] = {}
-        self.batches: queue.Queue[_Batch | None] = queue.Queue()
+        self.batches: list[_Batch] = []
 
     def add(self, device: int, target: Target) -> None:
         """Have device memory filled, which stays as it is until then."""
-        wanted = self._wanted.setdefault(device, {})
         frames = self._original.reader.frames
         for number, start, position, length in self._original.pieces(target.offset, target.size):
-            if number not in wanted:
-                if self._sizes.get(device, 0) >= BATCH:
-                    self._hand_over(device)
-                    wanted = self._wanted[device]
-                wanted[number] = []
-                self._sizes[device] = self._sizes.get(device, 0) + frames[number].header.original_size
-            wanted[number].append((start, target.address + position - target.offset, length))
-
-    def end(self) -> None:
-        """Say that this was all."""
-        for device in list(self._wanted):
-            self._hand_over(device)
-        self.batches.put(None)
-
-    def _hand_over(self, device: int) -> None:
-        wanted, self._wanted[device], self._sizes[device] = self._wanted[device], {}, 0
-        if wanted:
-            self.batches.put(_Batch(device, wanted, self._fence(device)))
+            batch = self._open.get(device)
+            if batch is None or (number not in batch.wanted and self._sizes[device] >= BATCH):
+                batch = self._open[device] = _Batch(device, {})
+                self._sizes[device] = 0
+                self.batches.append(batch)
+            if number not in batch.wanted:
+                batch.wanted[number] = []
+                self._sizes[device] += frames[number].header.original_size
+            batch.wanted[number].append((start, target.address + position - target.offset, length))
 
 
 @contextmanager
 def filling(
-    original: Original, coder_of: Callable[[int], StateCoder], pool: ThreadPoolExecutor, fence: Fence
+    original: Original, coder_of: Callable[[int], StateCoder], pool: ThreadPoolExecutor, wait: Callable[[int], None]
 ) -> Iterator[Filling]:
-    """Fill what is asked for inside the block by its end, which raises a FormatError naming what is damaged."""
-    asked = Filling(original, fence)
+    """Fill what was asked for inside the block at its end; raises a FormatError naming what is damaged.
+
+    `wait` returns when a device has done what may still use memory that was given out since. Nothing goes on beside
+    the block: each call for a device lets go of the interpreter, and a thread that unpickles would keep it for 5 ms.
+    """
+    asked = Filling(original)
+    yield asked
+    for device in {batch.device for batch in asked.batches}:
+        wait(device)
 
     def read(out: Output) -> None:
-        while (batch := take(asked.batches, out.stop)) is not None:
+        for batch in asked.batches:
             for part in _contiguous(original, batch):
                 out.put(_read(original, part, coder_of(part.device), pool, readers))
 
@@ -120,33 +106,9 @@ def filling(
         for some in source:
             _decode(original, some, coder_of(some.batch.device))
 
-    with (
-        ThreadPoolExecutor(_READERS, "nvckpt-read") as readers,
-        stages_of(read, decode) as results,
-        short_turns(),
-    ):
-        yield asked
-        asked.end()
+    with ThreadPoolExecutor(_READERS, "nvckpt-read") as readers, stages_of(read, decode) as results:
         for _ in results:
             raise AssertionError("nothing is handed on")
-
-
-_switching = threading.Lock()
-
-
-@contextmanager
-def short_turns() -> Iterator[None]:
-    """Have Python's threads take turns sooner: each wait of the stages for one that unpickles else takes 5 ms."""
-    if not _switching.acquire(blocking=False):
-        yield  # another load does it already
-        return
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_TURN)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
-        _switching.release()
 
 
 def _contiguous(original: Original, batch: _Batch) -> Iterator[_Batch]:
@@ -155,10 +117,10 @@ def _contiguous(original: Original, batch: _Batch) -> Iterator[_Batch]:
     run: list[int] = []
     for number in sorted(batch.wanted):
         if run and reader.start_of(number) - reader.frames[run[-1]].end > _GAP:
-            yield _Batch(batch.device, {n: batch.wanted[n] for n in run}, batch.ready)
+            yield _Batch(batch.device, {n: batch.wanted[n] for n in run})
             run = []
         run.append(number)
-    yield _Batch(batch.device, {n: batch.wanted[n] for n in run}, batch.ready)
+    yield _Batch(batch.device, {n: batch.wanted[n] for n in run})
 
 
 def _read(
@@ -184,7 +146,6 @@ def _read(
 def _decode(original: Original, some: _Read, coder: StateCoder) -> None:
     """Decode a batch; CodecErrors and FormatErrors name the tensors of the frame."""
     payloads = {number: _result(original, number, future) for number, future in some.payloads.items()}
-    some.batch.ready()
     try:
         with coder.here():
             _fill(original, some, payloads, coder)

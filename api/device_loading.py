@@ -1,8 +1,8 @@
 """Loading into a GPU's memory: frames are decoded there, straight into the tensors' storages.
 
 torch.load still does the unpickling and decides where storages go, through the public callable `map_location`: it
-hands out empty storages on the device, which are filled while it goes on. That needs a pickle whose objects do not
-look at their tensors' values while they are made.
+hands out empty storages on the device, which are filled when the structure is known. That needs a pickle whose
+objects do not look at their tensors' values while they are made.
 """
 
 import os

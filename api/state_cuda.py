@@ -1,7 +1,7 @@
 """Which GPU codes a state that is in its memory, and which one a state is loaded to; everything else is the CPU's."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache
@@ -116,7 +116,7 @@ class CodedAhead:
 
 
 def load_on_gpu(original: Original, map_location: Any, weights_only: bool | None, threads: int, **rest: Any) -> Any:
-    """Do what torch.load does, with tensors for GPUs decoded there meanwhile; NotDeferrable where that cannot be."""
+    """Do what torch.load does, with tensors for GPUs decoded there; NotDeferrable where that cannot be."""
     import torch
 
     if not _is_for_gpu(original, map_location, weights_only):
@@ -139,15 +139,13 @@ def fill_gpu(original: Original, number: int, targets: Iterable[Target], threads
 
 
 def _filling(original: Original, threads: int) -> AbstractContextManager[Filling]:
-    return filling(original, lambda number: coder_of(number, threads), pool_of(threads), _made)
+    return filling(original, lambda number: coder_of(number, threads), pool_of(threads), _wait)
 
 
-def _made(number: int) -> Callable[[], None]:
-    """Note the work of this thread on a GPU so far, whose memory may have been given out again; returns how to wait."""
+def _wait(number: int) -> None:
     import torch
 
-    event: Any = torch.cuda.current_stream(number).record_event()
-    return event.synchronize  # type: ignore[no-any-return]
+    torch.cuda.synchronize(number)
 
 
 class NotDeferrable(Exception):  # noqa: N818 - not an error: the other way works

@@ -164,9 +164,6 @@ class AtomicFile(OutputFile):
             raise
 
     def _discard(self) -> None:
-        mapped, self._mapped = self._mapped, None
-        if mapped:
-            mapped.end()
         if self._temporary and not self._committed:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temporary, dir_fd=self._directory)

@@ -1,13 +1,11 @@
 """Large data in files on a tmpfs, written through memory maps: the same bytes, errors and leftovers as plain writes."""
 
-import _thread
 import errno
 import os
 import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -120,17 +118,14 @@ def test_only_where_it_is_faster(shm, tmp_path):
         assert finish(file, tmp_path / "f") == NOISE
 
 
-@pytest.mark.parametrize("refused", [1, 2, 30])
-def test_where_the_system_refuses_pages_the_writes_are_plain(refused, shm, monkeypatch):
+def test_where_the_system_refuses_pages_the_writes_are_plain(shm, monkeypatch):
     """And nothing stays of what was allocated until then."""
-    real, asked, before_plain = mapped._advise, [], []
+    real, asked, before_plain = mapped.MappedWriter._copy, [], []
 
-    def advise(address, size, advice):
-        if advice == mapped._POPULATE_WRITE:
-            asked.append(size)
-            if len(asked) == refused:
-                return False
-        return real(address, size, advice)
+    def refused(writer, views, position, end):
+        asked.append(end)
+        real(writer, [views[0][: len(views[0]) // 2]], position, position + len(views[0]) // 2)
+        return False
 
     def plain(file, data):
         status = os.fstat(file.descriptor)
@@ -140,63 +135,22 @@ def test_where_the_system_refuses_pages_the_writes_are_plain(refused, shm, monke
     file = opened(shm / "f")
     file.write_all([b"head", NOISE[:100_000]])
     status = os.fstat(file.descriptor)
-    monkeypatch.setattr(mapped, "_advise", advise)
+    monkeypatch.setattr(mapped.MappedWriter, "_copy", refused)
     monkeypatch.setattr(OutputFile, "write", plain)
     file.write(NOISE)
     assert before_plain == [(status.st_size, status.st_blocks)]
-    count = len(asked)
     file.write(NOISE)
-    assert len(asked) == count, "asked again"
+    assert len(asked) == 1, "asked again"
     file.write_all([b"tail", NOISE])
     assert finish(file, shm / "f") == b"head" + NOISE[:100_000] + NOISE * 2 + b"tail" + NOISE
 
 
-@pytest.mark.parametrize("started", [0, 2])
-def test_where_no_more_threads_can_be_started_fewer_do(started, shm, monkeypatch):
-    file, count, real = opened(shm / "f"), [], _thread.start_new_thread
-
-    def start(*args):
-        count.append(args)
-        if len(count) > started:
-            raise RuntimeError("can't start new thread")
-        return real(*args)
-
-    monkeypatch.setattr(_thread, "start_new_thread", start)
-    file.write(NOISE)
-    assert file._mapped._refused == (started == 0)
-    assert finish(file, shm / "f") == NOISE
-
-
-def test_after_a_refusal_no_piece_is_copied_late(shm, monkeypatch):
-    """The data may be something else by then."""
-    file, data, slow = opened(shm / "f"), bytearray(NOISE), threading.Event()
-    real, asked = mapped._advise, []
-
-    def advise(address, size, advice):
-        if advice == mapped._POPULATE_WRITE:
-            asked.append(size)
-            if len(asked) == 2:
-                return False
-            slow.wait(0.01)
-        return real(address, size, advice)
-
-    monkeypatch.setattr(mapped, "_advise", advise)
-    file.write(data)
-    count = len(asked)
-    assert count < 10
-    data[:] = bytes(len(data))
-    slow.wait(0.05)
-    assert len(asked) == count
-    assert finish(file, shm / "f") == NOISE
-
-
-def test_an_error_in_a_thread_is_an_error_of_the_write(shm, monkeypatch):
+def test_without_the_c_function_the_writes_are_plain(shm, monkeypatch):
+    monkeypatch.setattr(mapped, "_library", lambda: None)
     file = opened(shm / "f")
-    monkeypatch.setattr(mapped._Map, "put", lambda *_: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
-        file.write(NOISE)
-    file.close()
-    assert not list(shm.iterdir())
+    assert file._mapped is None
+    file.write(NOISE)
+    assert finish(file, shm / "f") == NOISE
 
 
 def test_a_full_file_system_says_so_and_gets_its_room_back(tmp_path):

@@ -128,11 +128,7 @@ def loaded(data, coder, name):
     deferred = []
     fences = []
 
-    def fence(number):
-        fences.append(number)
-        return lambda: None
-
-    with ThreadPoolExecutor(2) as pool, filling(original, lambda _: coder, pool, fence) as filler:
+    with ThreadPoolExecutor(2) as pool, filling(original, lambda _: coder, pool, fences.append) as filler:
 
         def place(storage, location):
             offset = file.take(storage.nbytes())
