@@ -175,13 +175,13 @@ def write_archive(
     with shrinking_told():
         runs = find_runs(source.segments, data) if derive and options.codec == registry.AUTO else {}
     job = EncodeJob(data, windows(source.segments, runs), choice, verify, stages=work.stages)
-    for window, frames in engine.encode(job):
+    for end, frames in engine.encode(job):
         before = writer.size
         with work.stages.timed("write", 0):
             writer.add_frames(frames)
         work.stages.add("write", writer.size - before, 0.0)
         if work.progress:
-            work.progress(window.end, source.size)
+            work.progress(end, source.size)
     description = Description(source.segments, f"nvckpt {__version__}")
     index = writer.finish(source.size, job.file_hash.digest(), source.format, description)
     return index, writer.size

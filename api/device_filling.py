@@ -23,7 +23,7 @@ from nvckpt.streaming import Output, read_into, stages_of
 
 BATCH = 128 << 20
 
-_READERS = 8
+_READERS = 16
 # Reading what lies between frames that are asked for is faster than a second call, up to this.
 _GAP = 1 << 20
 
@@ -100,13 +100,13 @@ def filling(
     def read(out: Output) -> None:
         for batch in asked.batches:
             for part in _contiguous(original, batch):
-                out.put(_read(original, part, coder_of(part.device), pool, readers))
+                out.put(_read(original, part, coder_of(part.device), pool))
 
     def decode(source: Output, _: Output) -> None:
         for some in source:
             _decode(original, some, coder_of(some.batch.device))
 
-    with ThreadPoolExecutor(_READERS, "nvckpt-read") as readers, stages_of(read, decode) as results:
+    with stages_of(read, decode) as results:
         for _ in results:
             raise AssertionError("nothing is handed on")
 
@@ -123,16 +123,14 @@ def _contiguous(original: Original, batch: _Batch) -> Iterator[_Batch]:
     yield _Batch(batch.device, {n: batch.wanted[n] for n in run})
 
 
-def _read(
-    original: Original, batch: _Batch, coder: StateCoder, pool: ThreadPoolExecutor, readers: ThreadPoolExecutor
-) -> _Read:
+def _read(original: Original, batch: _Batch, coder: StateCoder, pool: ThreadPoolExecutor) -> _Read:
     reader = original.reader
     numbers = sorted(batch.wanted)
     start = reader.start_of(numbers[0]) // ALIGNMENT * ALIGNMENT
     size = reader.frames[numbers[-1]].end - start
     # Of one size as a rule, so that the memory is used again.
     data = coder.pinned(max(size, BATCH + _GAP) if size > _GAP else size)[:size]
-    view = data[: read_into(reader.data, start, data, readers)].data
+    view = data[: read_into(reader.data, start, data, _READERS)].data
     sent = coder.send(data)
 
     def payload(number: int) -> memoryview:

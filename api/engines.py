@@ -49,13 +49,17 @@ class Restored:
     damage: tuple[tuple[int, FormatError], ...] = ()
 
 
+Coded = tuple[int, list[Frame]]
+"""Where in the original the windows end, and their frames."""
+
+
 class Engine(Protocol):
     """Codes and decodes windows, in order, in bounded memory."""
 
     device: str
 
-    def encode(self, job: EncodeJob) -> Iterator[tuple[Window, list[Frame]]]:
-        """Yield each window with its frames, whose bytes are good until the next is asked for."""
+    def encode(self, job: EncodeJob) -> Iterator[Coded]:
+        """Yield the frames of some windows at a time, in order; their bytes are good until the next are asked for."""
 
     def decode(self, reader: ArchiveReader, references: References, stages: Stages) -> Iterator[Restored]:
         """Yield each window's bytes, checked frame by frame."""
@@ -133,7 +137,7 @@ class CpuEngine:
     def __init__(self, threads: int) -> None:
         self._threads = thread_count(threads)
 
-    def encode(self, job: EncodeJob) -> Iterator[tuple[Window, list[Frame]]]:
+    def encode(self, job: EncodeJob) -> Iterator[Coded]:
         """See Engine."""
 
         def tasks(window: Window) -> Iterator[_Task]:
@@ -144,7 +148,8 @@ class CpuEngine:
             for plan in window.blocks:
                 yield _Task(plan, content, window.start, job, self._threads)
 
-        yield from ordered_map(job.windows, tasks, _encode, self._threads)
+        for window, frames in ordered_map(job.windows, tasks, _encode, self._threads):
+            yield window.end, frames
 
     def decode(self, reader: ArchiveReader, references: References, stages: Stages) -> Iterator[Restored]:
         """See Engine."""

@@ -17,7 +17,7 @@ from nvckpt.codecs.content import BYTES
 from nvckpt.codecs.cuda_coder import Bytes, Part, host_bytes, put_bytes
 from nvckpt.codecs.errors import CodecError, DeviceMemoryError, DeviceMismatchError
 from nvckpt.codecs.registry import GPU_ONLY
-from nvckpt.engines import EncodeJob, Restored, assembled, encode_by_origin, shortened
+from nvckpt.engines import Coded, EncodeJob, Restored, assembled, encode_by_origin, shortened
 from nvckpt.errors import VerificationError
 from nvckpt.formats.checksum import checksum
 from nvckpt.formats.container import ArchiveReader, payload_checksum
@@ -52,18 +52,15 @@ class _Encoding:
     coded: "Sequence[tuple[Block, Origin | None]]" = ()
     payload_sums: "Sequence[Future[int]]" = ()
 
-    def frames(self) -> Iterator[tuple[Window, list[Frame]]]:
-        """Wait for the checksums; every window with its frames."""
-        number = 0
-        for window in self.windows:
-            made = []
-            for plan in window.blocks:
-                payload, original = self.payload_sums[number].result(), self.sums[number].result()
-                block, origin = self.coded[number]
-                made.append(frame_of(block, plan.extents, payload, original, origin))
-                number += 1
-            yield window, made
+    def frames(self) -> list[Frame]:
+        """Wait for the checksums; the frames of all windows."""
+        made = []
+        for plan, payload, original, (block, origin) in zip(
+            self.plans, self.payload_sums, self.sums, self.coded, strict=True
+        ):
+            made.append(frame_of(block, plan.extents, payload.result(), original.result(), origin))
         self.hashed.result()
+        return made
 
 
 @dataclass(slots=True)
@@ -93,8 +90,6 @@ class GpuEngine:
     def __init__(self, device: str, coder: Coder, pool: ThreadPoolExecutor, batch: int) -> None:
         self.device = device
         self._coder, self._pool, self._batch = coder, pool, batch
-        # Reads have threads of their own: behind coding and checksums they would come late, and hold up everything.
-        self._readers = ThreadPoolExecutor(_READERS, "nvckpt-read")
         self._sources = Slots(coder.pinned, batch + 2 * _ALIGNMENT)
         self._targets = Slots(coder.pinned, coder.room_for(batch))
         self._lock = threading.Lock()
@@ -107,7 +102,7 @@ class GpuEngine:
             self._targets.reset()
             yield
 
-    def encode(self, job: EncodeJob) -> Iterator[tuple[Window, list[Frame]]]:
+    def encode(self, job: EncodeJob) -> Iterator[Coded]:
         """See Engine."""
         stages = job.stages
         with ExitStack() as stack:
@@ -124,7 +119,7 @@ class GpuEngine:
                     memory = self._sources.take(out.stop)
                     data = memory[:size]
                     with stages.timed("read", size):
-                        if read_into(job.data, start, data, self._readers) < size:
+                        if read_into(job.data, start, data, _READERS) < size:
                             raise shortened()
                     plans = [plan for window in group for plan in window.blocks]
                     parts = [
@@ -149,7 +144,7 @@ class GpuEngine:
                     out.put(batch)
 
             for batch in stack.enter_context(stages_of(read, code)):
-                yield from batch.frames()
+                yield batch.windows[-1].end, batch.frames()
                 self._sources.give(batch.memory)
                 self._targets.give(batch.room)
 
@@ -201,7 +196,7 @@ class GpuEngine:
                     continue
                 data = memory[:size]
                 with stages.timed("read", size):
-                    got = read_into(reader.data, start, data, self._readers)
+                    got = read_into(reader.data, start, data, _READERS)
                 view = data[:got].data
                 checked = [
                     self._pool.submit(reader.check_payload, number, view, start)

@@ -24,6 +24,7 @@ Piece = tuple[int, int, int, int]
 """A frame's number, where in its decoded bytes to begin, where in the original that belongs, and how many bytes."""
 
 _NOWHERE = (0, 0, -2, 0)
+_SMALL = 64 << 10
 
 
 class Original:
@@ -102,7 +103,7 @@ class Original:
         last = numbers[-1]
         for number in (*numbers, *range(last + 1, last + 1 + self._read_ahead)):
             if number < len(self.reader.frames) and number not in self._decoded:
-                self._decoded[number] = self._pool.submit(decode_frame, self.reader, number, self.references)
+                self._decoded[number] = self._frame_begun(number)
         self._decoded.move_to_end(numbers[0])
         # Enough for all frames of one window, whose tensors may alternate, and for those in work.
         most = (2 + self._threads + self._read_ahead) * WINDOW
@@ -111,6 +112,17 @@ class Original:
             number, future = self._decoded.popitem(last=False)
             future.cancel()
             held -= self.reader.frames[number].header.original_size
+
+    def _frame_begun(self, number: int) -> "Future[memoryview]":
+        """Decode a frame in a thread, or a small one at once: handing it over would take longer."""
+        if self.reader.frames[number].header.original_size > _SMALL:
+            return self._pool.submit(decode_frame, self.reader, number, self.references)
+        done: Future[memoryview] = Future()
+        try:
+            done.set_result(decode_frame(self.reader, number, self.references))
+        except FormatError as error:
+            done.set_exception(error)
+        return done
 
     def _frame(self, number: int) -> memoryview:
         try:

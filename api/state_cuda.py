@@ -16,13 +16,12 @@ from nvckpt.codecs.device import cuda_problem
 from nvckpt.compression import CompressOptions
 from nvckpt.device_filling import Filling, Target, filling
 from nvckpt.device_loading import DeferredFile, Placement, may_be_deferred
-from nvckpt.engines import EncodeJob, Restored
+from nvckpt.engines import Coded, EncodeJob, Restored
 from nvckpt.formats.byte_source import JoinedBytes
 from nvckpt.formats.container import ArchiveReader
-from nvckpt.frames import Frame
 from nvckpt.original import Original
 from nvckpt.pipeline import thread_count
-from nvckpt.plan import Window, windows
+from nvckpt.plan import windows
 from nvckpt.references import References
 from nvckpt.stages import Stages
 from nvckpt.state import StateFile, StorageBytes
@@ -102,12 +101,12 @@ class CodedAhead:
     def __init__(self, engine: StateEngine, file: StateFile, options: CompressOptions) -> None:
         self.device = engine.device
         job = EncodeJob(file, windows(file.source.segments, {}), Choice(options.codec, options.level), verify=False)
-        self._frames = list(engine.encode(job))
+        self._coded = list(engine.encode(job))
         self._digest = job.file_hash.digest()
 
-    def encode(self, job: EncodeJob) -> Iterator[tuple[Window, list[Frame]]]:
+    def encode(self, job: EncodeJob) -> Iterator[Coded]:
         """See Engine."""
-        yield from self._frames
+        yield from self._coded
         job.file_hash.settle(self._digest)
 
     def decode(self, reader: ArchiveReader, references: References, stages: Stages) -> Iterator[Restored]:

@@ -20,11 +20,11 @@ from nvckpt.codecs.cuda_checksum import BLOCK, SHORTEST, Xxh3State, xxh3_64
 from nvckpt.codecs.cuda_pieces import copy_pieces, piece_table
 from nvckpt.codecs.cuda_state import StateCoder
 from nvckpt.codecs.cuda_transfer import ALIGNMENT
-from nvckpt.engines import EncodeJob, Restored
+from nvckpt.engines import Coded, EncodeJob, Restored
 from nvckpt.formats.byte_source import JoinedBytes
 from nvckpt.formats.checksum import checksum
 from nvckpt.formats.container import ArchiveReader, payload_checksum
-from nvckpt.frames import Frame, frame_of
+from nvckpt.frames import frame_of
 from nvckpt.plan import BlockPlan, Window
 from nvckpt.references import References
 from nvckpt.stages import Stages
@@ -35,8 +35,6 @@ from nvckpt.streaming import batches
 BATCH = 64 << 20
 # While one batch is on the device, another is coded where that is the CPU's part, and copied.
 _AT_A_TIME = 2
-
-Frames = list[tuple[Window, list[Frame]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +64,12 @@ class StateEngine:
         self._coder, self._parts, self._run, self._batch = coder, parts, run, batch
         self._offsets = [part.offset for part in parts]
 
-    def encode(self, job: EncodeJob) -> Iterator[tuple[Window, list[Frame]]]:
+    def encode(self, job: EncodeJob) -> Iterator[Coded]:
         """See Engine; the next batches are coded while the caller writes one. The hash is that of the file."""
         with self._coder.here():
             state = Xxh3State(self._coder.device)
         groups = batches(job.windows, lambda window: window.end - window.start, self._batch)
-        ahead: deque[Future[Frames]] = deque()
+        ahead: deque[Future[Coded]] = deque()
         before = threading.Event()
         before.set()
         with ThreadPoolExecutor(_AT_A_TIME, "nvckpt-gpu") as workers:
@@ -80,9 +78,9 @@ class StateEngine:
                 ahead.append(workers.submit(self._coded, job, group, _Turn(state, before, after)))
                 before = after
                 if len(ahead) > _AT_A_TIME:
-                    yield from ahead.popleft().result()
+                    yield ahead.popleft().result()
             while ahead:
-                yield from ahead.popleft().result()
+                yield ahead.popleft().result()
         size = job.data.size
         folded = max(0, size - 1) // BLOCK * BLOCK
         start = max(0, folded - 64)
@@ -93,7 +91,7 @@ class StateEngine:
         """Not what this engine is for."""
         raise NotImplementedError
 
-    def _coded(self, job: EncodeJob, group: list[Window], turn: "_Turn") -> Frames:
+    def _coded(self, job: EncodeJob, group: list[Window], turn: "_Turn") -> Coded:
         """Code one batch."""
         start, end = group[0].start // BLOCK * BLOCK, group[-1].end
         last = end == job.data.size
@@ -111,8 +109,7 @@ class StateEngine:
             coded = self._coder.encode(arrays, [plan.content for plan in plans], job.choice)
         payloads = self._run(_payload_sum, coded)
         described = zip(coded, plans, payloads, sums, strict=True)
-        frames = iter([frame_of(block, plan.extents, *both) for block, plan, *both in described])
-        return [(window, [next(frames) for _ in window.blocks]) for window in group]
+        return end, [frame_of(block, plan.extents, *both) for block, plan, *both in described]
 
     def _image(self, data: JoinedBytes, start: int, end: int) -> Any:
         """The file from `start` to `end` in device memory."""

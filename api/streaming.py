@@ -1,10 +1,8 @@
 """Stages in threads that hand batches on, in order and in memory of a fixed size."""
 
-import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
@@ -12,6 +10,7 @@ import numpy as np
 
 from nvckpt.codecs.blocks import Block, Choice
 from nvckpt.codecs.cuda_coder import Bytes, Clock, Part
+from nvckpt.formats import parallel_io
 from nvckpt.formats.byte_source import ByteSource, FileBytes
 from nvckpt.formats.errors import SourceReadError
 
@@ -20,7 +19,6 @@ DEPTH = 3
 
 # How often a waiting stage looks whether the pipeline has ended, in seconds.
 _PATIENCE = 0.1
-_READ_STEP = 8 << 20
 
 Item = TypeVar("Item")
 
@@ -139,27 +137,18 @@ def stages_of(first: Callable[[Output], None], second: Callable[[Output, Output]
             thread.join()
 
 
-def read_into(source: ByteSource, offset: int, target: Bytes, pool: ThreadPoolExecutor) -> int:
-    """Fill `target` from a source, a file in parallel; returns the bytes read, fewer where it ends. SourceReadError."""
+def read_into(source: ByteSource, offset: int, target: Bytes, threads: int) -> int:
+    """Fill `target` from a source, a file by several threads; returns the bytes read, fewer where it ends.
+
+    SourceReadError.
+    """
     if not isinstance(source, FileBytes):
         target[:] = np.frombuffer(source.read_at(offset, len(target)), np.uint8)
         return len(target)
-    descriptor = source.descriptor
-
-    def read(start: int) -> int:
-        view = target.data[start : start + _READ_STEP]
-        done = 0
-        while done < len(view):
-            try:
-                got = os.preadv(descriptor, [view[done:]], offset + start + done)
-            except OSError as error:
-                raise SourceReadError(error.errno, error.strerror) from error
-            if not got:
-                break
-            done += got
-        return done
-
-    return sum(pool.map(read, range(0, len(target), _READ_STEP)))
+    try:
+        return parallel_io.read_range(source.descriptor, offset, target, threads)
+    except OSError as error:
+        raise SourceReadError(error.errno, error.strerror) from error
 
 
 def batches(items: Iterable[Item], size_of: Callable[[Item], int], limit: int) -> Iterator[list[Item]]:

@@ -18,22 +18,21 @@ import mmap
 import os
 import stat
 from collections.abc import Sequence
-from functools import cache
-from importlib.machinery import EXTENSION_SUFFIXES
 from itertools import accumulate
-from pathlib import Path
+
+from nvckpt.formats.parallel_io import library
 
 LEAST = 8 << 20
 """Bytes from which on mapping is worth it."""
 
-_PIECE = 2 << 20
+_PIECE = 1 << 20
 _LEAST_THREADS, _MOST_THREADS = 4, 16
 _TMPFS = 0x01021994
 
 
 def writer_for(descriptor: int, threads: int) -> "MappedWriter | None":
     """Return what writes an open file faster than write(2) with so many threads; None where nothing does."""
-    if threads < _LEAST_THREADS or _library() is None or not _on_tmpfs(descriptor):
+    if threads < _LEAST_THREADS or library() is None or not _on_tmpfs(descriptor):
         return None
     return MappedWriter(descriptor, threads)
 
@@ -80,8 +79,8 @@ class MappedWriter:
         """Copy in one call into C, all of whose threads have ended when it returns; False if pages were refused."""
         import numpy as np
 
-        library = _library()
-        if library is None:
+        native = library()
+        if native is None:
             return False
         start = position - position % mmap.ALLOCATIONGRANULARITY
         # Unmapped when the last reference goes, whatever happens until then.
@@ -89,26 +88,8 @@ class MappedWriter:
         sources = [np.frombuffer(view, np.uint8) for view in views]
         places = np.array([source.ctypes.data for source in sources], np.uintp)
         ends = np.fromiter(accumulate(map(len, views)), np.uint64, len(views))
-        refused = library.nvckpt_fill_map(
+        refused = native.nvckpt_fill_map(
             target.ctypes.data, start, position - start, places.ctypes.data, ends.ctypes.data, len(views),
             mmap.PAGESIZE, _PIECE, self._threads,
         )  # fmt: skip
         return not refused
-
-
-@cache
-def _library() -> ctypes.CDLL | None:
-    """The C function; None where it was not built: without a C compiler all writes are plain."""
-    for suffix in EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name(f"_mapped{suffix}")
-        if path.exists():
-            try:
-                library = ctypes.CDLL(str(path))
-                pointer, size = ctypes.c_void_p, ctypes.c_uint64
-                library.nvckpt_fill_map.argtypes = [
-                    pointer, size, size, pointer, pointer, size, size, size, ctypes.c_uint32
-                ]  # fmt: skip
-            except (OSError, AttributeError):
-                continue
-            return library
-    return None

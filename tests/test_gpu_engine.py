@@ -190,8 +190,8 @@ def test_removal_reads_the_archive_back(coder, checkpoint, tmp_path):
 def test_a_file_that_shrinks_is_an_error_and_every_thread_ends(coder, checkpoint, tmp_path, monkeypatch):
     real = gpu_engine.read_into
 
-    def shrinking(descriptor, offset, target, pool):
-        return real(descriptor, offset, target, pool) - (offset > 2 * BATCH)
+    def shrinking(source, offset, target, threads):
+        return real(source, offset, target, threads) - (offset > 2 * BATCH)
 
     monkeypatch.setattr(gpu_engine, "read_into", shrinking)
     with pytest.raises(SourceChangedError, match="shorter"):

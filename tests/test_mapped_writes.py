@@ -146,7 +146,7 @@ def test_where_the_system_refuses_pages_the_writes_are_plain(shm, monkeypatch):
 
 
 def test_without_the_c_function_the_writes_are_plain(shm, monkeypatch):
-    monkeypatch.setattr(mapped, "_library", lambda: None)
+    monkeypatch.setattr(mapped, "library", lambda: None)
     file = opened(shm / "f")
     assert file._mapped is None
     file.write(NOISE)
