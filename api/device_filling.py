@@ -1,5 +1,8 @@
 """Memory of GPUs filled from an archive: one thread reads frames, a batch at a time, another decodes them there."""
 
+import queue
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,11 +22,13 @@ from nvckpt.formats.checksum import checksum
 from nvckpt.formats.errors import FormatError
 from nvckpt.frames import as_format_error, block_of, check_original, decode_frame
 from nvckpt.original import Original
-from nvckpt.streaming import Output, read_into, stages_of
+from nvckpt.streaming import Output, read_into, stages_of, take
 
 BATCH = 128 << 20
 
 _READERS = 16
+# While one batch is decoded, another is made ready.
+_AT_A_TIME = 2
 # Reading what lies between frames that are asked for is faster than a second call, up to this.
 _GAP = 1 << 20
 
@@ -66,7 +71,7 @@ class Filling:
         self._original = original
         self._open: dict[int, _Batch] = {}
         self._sizes: dict[int, int] = {}
-        self.batches: list[_Batch] = []
+        self.whole: queue.Queue[_Batch | None] = queue.Queue()
 
     def add(self, device: int, target: Target) -> None:
         """Have device memory filled, which stays as it is until then."""
@@ -74,13 +79,21 @@ class Filling:
         for number, start, position, length in self._original.pieces(target.offset, target.size):
             batch = self._open.get(device)
             if batch is None or (number not in batch.wanted and self._sizes[device] >= BATCH):
+                if batch is not None:
+                    self.whole.put(batch)
                 batch = self._open[device] = _Batch(device, {})
                 self._sizes[device] = 0
-                self.batches.append(batch)
             if number not in batch.wanted:
                 batch.wanted[number] = []
                 self._sizes[device] += frames[number].header.original_size
             batch.wanted[number].append((start, target.address + position - target.offset, length))
+
+    def end(self) -> list[int]:
+        """Say that this was all; returns the devices."""
+        for batch in self._open.values():
+            self.whole.put(batch)
+        self.whole.put(None)
+        return list(self._open)
 
 
 @contextmanager
@@ -89,24 +102,35 @@ def filling(
 ) -> Iterator[Filling]:
     """Fill what was asked for inside the block at its end; raises a FormatError naming what is damaged.
 
-    `wait` returns when a device has done what may still use memory that was given out since. Nothing goes on beside
-    the block: each call for a device lets go of the interpreter, and a thread that unpickles would keep it for 5 ms.
+    `wait` returns when a device has done what may still use memory that was given out since. Beside the block only the
+    first batches are read: each call for a device lets go of the interpreter, which a thread that unpickles keeps then.
     """
     asked = Filling(original)
-    yield asked
-    for device in {batch.device for batch in asked.batches}:
-        wait(device)
+    may_decode = threading.Event()
 
     def read(out: Output) -> None:
-        for batch in asked.batches:
+        while (batch := take(asked.whole, out.stop)) is not None:
             for part in _contiguous(original, batch):
                 out.put(_read(original, part, coder_of(part.device), pool))
 
-    def decode(source: Output, _: Output) -> None:
-        for some in source:
-            _decode(original, some, coder_of(some.batch.device))
+    def decode(source: Output, out: Output) -> None:
+        while not may_decode.wait(0.1):
+            if out.stop.is_set():
+                return
+        under_way: deque[Future[None]] = deque()
+        with ThreadPoolExecutor(_AT_A_TIME, "nvckpt-device") as workers:
+            for some in source:
+                under_way.append(workers.submit(_decode, original, some, coder_of(some.batch.device)))
+                if len(under_way) > _AT_A_TIME:
+                    under_way.popleft().result()
+            for future in under_way:
+                future.result()
 
     with stages_of(read, decode) as results:
+        yield asked
+        for device in asked.end():
+            wait(device)
+        may_decode.set()
         for _ in results:
             raise AssertionError("nothing is handed on")
 

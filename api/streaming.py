@@ -67,7 +67,7 @@ class Slots:
         if self._free.empty() and len(self._made) < DEPTH:
             self._made.append(self._make(self._size))
             return self._made[-1]
-        memory: Bytes = _take(self._free, stop)
+        memory: Bytes = take(self._free, stop)
         return memory
 
     def give(self, memory: Bytes) -> None:
@@ -105,13 +105,14 @@ class Output:
 
     def __iter__(self) -> Iterator[Any]:
         """Take items until the end; raises what the stage before raised."""
-        while (item := _take(self._items, self.stop)) is not self._END:
+        while (item := take(self._items, self.stop)) is not self._END:
             if isinstance(item, BaseException):
                 raise item
             yield item
 
 
-def _take(source: "queue.Queue[Any]", stop: threading.Event) -> Any:
+def take(source: "queue.Queue[Any]", stop: threading.Event) -> Any:
+    """Wait for the next item of a queue; StoppedError when the pipeline ends meanwhile."""
     while not stop.is_set():
         with suppress(queue.Empty):
             return source.get(timeout=_PATIENCE)

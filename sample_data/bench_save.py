@@ -1,12 +1,13 @@
 """Measure nvckpt.save and nvckpt.load of a state in GPU memory against torch and safetensors, on tmpfs.
 
-    python sample_data/bench_save.py [--layers 12] [--repeats 5] [--folder /dev/shm] [--out save.json]
+    python sample_data/bench_save.py [--state FILE.pt] [--repeats 5] [--folder /dev/shm] [--out save.json]
 
-The state is that of a model of some 300 M parameters: BF16 weights and gradients, FP32 Adam moments, values of the
-spread that trained ones have. Times are medians by the host's clock, with the device waited for before and after; the
-first call of each is left out. Every load is compared with the state, bit by bit. `written` is writing the compressed
-bytes alone, `coded` is compressing and copying them to pinned memory, `stopped` is how long `blocking=False` keeps the
-caller. `extra` is device memory taken at most during a save, by all libraries, as the driver sees it.
+The state is a checkpoint of train_models.py, or else that of a model of some 300 M parameters: BF16 weights and
+gradients, FP32 Adam moments, values of the spread that trained ones have. Times are medians by the host's clock, with
+the device waited for before and after; the first call of each is left out. Every load is compared with the state, bit
+by bit. `written` is writing the compressed bytes alone, `coded` is compressing and copying them to pinned memory,
+`stopped` is how long `blocking=False` keeps the caller. `extra` is device memory taken at most during a save, by all
+libraries, as the driver sees it.
 """
 
 import argparse
@@ -213,18 +214,20 @@ def shows(row: dict[str, Any]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--state", type=Path, metavar="FILE.pt", help="a checkpoint in place of random values")
     parser.add_argument("--layers", type=int, default=18)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path("/dev/shm"))
     parser.add_argument("--levels", nargs="+", default=["default", "fast"])
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    state = make_state(options.layers)
+    state = torch.load(options.state, "cuda") if options.state else make_state(options.layers)
     result: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name(),
         "cpus": len(os.sched_getaffinity(0)),
         "torch": torch.__version__,
         "python": platform.python_version(),
+        "state": options.state.name if options.state else "random values",
         "parameters": sum(t.numel() for t in state["model"].values()),
         "folder": str(options.folder),
         "rows": [],

@@ -9,6 +9,7 @@ Sections, each into a JSON file of its own; one that fails is recorded with its 
     conditions  the machine and the versions
     bench_dense every codec by group of tensors: `nvckpt bench --json`, which article_report.py reads
     bench_moe   the same on the mixture of experts
+    direct      nvCOMP called by hand on the dense model's tensors, which bench_dense has to agree with
     files       cp, compress and decompress of files of several sizes: times, memory, stages
     recipe      the obvious way with torch.load, nvCOMP and torch.save, on the smallest of these files
     codecs      the whole file with one codec each
@@ -37,7 +38,7 @@ NVCKPT = (sys.executable, "-m", "nvckpt.cli")
 BENCH_CODECS = ("all", "float:level=fast", "zstd:level=fast")
 WHOLE_FILE = (("auto", "default"), ("zstd", "default"), ("ans", "default"), ("float", "fast"), ("float", "max"))
 KEPT = ("bytes_in", "bytes_out", "ratio", "seconds", "device", "verified", "stages", "bottleneck")
-SECTIONS = ("conditions", "bench_dense", "bench_moe", "files", "recipe", "codecs")
+SECTIONS = ("conditions", "bench_dense", "bench_moe", "direct", "files", "recipe", "codecs")
 
 
 class Recorder:
@@ -94,6 +95,17 @@ def bench(recorder: Recorder, model: Path | None) -> dict[str, Any]:
     document["conditions"]["files"] = [Path(name).name for name in document["conditions"]["files"]]
     document["conditions"]["commit"] = document["conditions"]["commit"] or options.commit
     return document
+
+
+def direct(recorder: Recorder) -> dict[str, Any]:
+    options = recorder.options
+    if options.device != "cuda":
+        return {"skipped": "nvCOMP needs a GPU, and this run is on the CPU"}
+    sizes = ("--mebibytes", str(options.sample), "--runs", str(options.runs))
+    found: dict[str, Any] = json.loads(
+        recorder.run(sys.executable, HERE / "nvcomp_direct.py", options.dense, *sizes).output
+    )
+    return found
 
 
 def files(recorder: Recorder) -> dict[str, Any]:
@@ -215,7 +227,7 @@ def main() -> None:
     work = {
         "bench_dense": lambda recorder: bench(recorder, options.dense),
         "bench_moe": lambda recorder: bench(recorder, options.moe),
-        "conditions": conditions, "files": files, "recipe": recipe, "codecs": codecs,
+        "conditions": conditions, "direct": direct, "files": files, "recipe": recipe, "codecs": codecs,
     }  # fmt: skip
     try:
         for name in (section for section in SECTIONS if section in options.only):

@@ -19,6 +19,7 @@ def summary(folder: Path) -> str:
         "codecs": _codecs,
         "bench_dense": _bench,
         "bench_moe": _bench,
+        "direct": _direct,
     }
     lines = ["# A recorded run", ""]
     read = {name: json.loads((folder / f"{name}.json").read_text()) for name in parts if _exists(folder, name)}
@@ -156,3 +157,17 @@ def _bench(found: dict[str, Any], _read: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
     failed = [f"- {row['codec']}, {row['group']}: {row['problem']}" for row in found["results"] if not row["ok"]]
     return [*_table(("codec", "group", "ratio", "encode GB/s", "decode GB/s"), rows), "", *failed]
+
+
+def _direct(found: dict[str, Any], read: dict[str, Any]) -> list[str]:
+    """What `bench` says of nvCOMP alone over what a script without nvckpt measured in the same run."""
+    bench = {(row["codec"], row["group"]): row for row in read.get("bench_dense", {}).get("results", ()) if row["ok"]}
+    rows = []
+    for row in found["rows"]:
+        ours = bench.get((f"{row['codec']}, nvCOMP alone", row["group"]))
+        figures = ("ratio", "encode_gb_s", "decode_gb_s")
+        shares = [f"{ours[name] / row[name]:.3f}" if ours else "" for name in figures]
+        rows.append((row["codec"], row["group"], f"{row['ratio']:.4f}", f"{row['encode_gb_s']:.1f}",
+                     f"{row['decode_gb_s']:.1f}", *shares))  # fmt: skip
+    head = ("codec", "group", "ratio", "encode GB/s", "decode GB/s", "bench: ratio", "encode", "decode")
+    return _table(head, rows)

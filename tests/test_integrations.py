@@ -94,6 +94,52 @@ def test_distributed_checkpoint_in_two_processes(tmp_path):
     assert "model.0.weight" in names
 
 
+SHARDS = """
+    import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Shard
+    from nvckpt.integrations.distributed import Reader, Writer
+
+    dist.init_process_group("cpu:gloo,cuda:gloo")
+    rank = dist.get_rank()
+    torch.cuda.set_device(0)
+    mesh = DeviceMesh("cuda", [0, 1])
+
+    def sharded(local):
+        return DTensor.from_local(local, mesh, [Shard(0)], run_check=False)
+
+    torch.manual_seed(rank)
+    locals_ = {name: torch.randn(1500, 2000 + 8 * i, device="cuda") for i, name in enumerate(("w", "exp_avg"))}
+    locals_["half"] = locals_["w"].bfloat16()
+    saved = {name: sharded(local) for name, local in locals_.items()} | {"whole": torch.ones(9, device="cuda")}
+    dcp.save(saved, storage_writer=Writer("compressed"))
+    loaded = {name: sharded(torch.zeros_like(local)) for name, local in locals_.items()}
+    loaded["whole"] = torch.zeros(9, device="cuda")
+    dcp.load(loaded, storage_reader=Reader("compressed"))
+    for name, local in locals_.items():
+        assert loaded[name].to_local().is_cuda and torch.equal(loaded[name].to_local(), local), name
+    assert loaded["whole"].sum().item() == 9
+    dist.barrier()
+    if rank == 0:
+        print("equal")
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.gpu
+def test_two_processes_save_from_one_gpu(tmp_path):
+    """Shards of DTensors in the memory of a GPU that the processes share."""
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no GPU")
+    out = run(SHARDS, tmp_path, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
+    assert "equal" in out
+    archives = sorted((tmp_path / "compressed").glob("*.nvckpt"))
+    assert [path.name for path in archives] == ["__0_0.distcp.nvckpt", "__1_0.distcp.nvckpt"]
+    assert sum(path.stat().st_size for path in archives) < 2 * 1500 * (2000 * 6 + 2008 * 4) * 0.95
+
+
 LIGHTNING = """
     import torch, warnings
     warnings.simplefilter("ignore")
