@@ -27,6 +27,8 @@ _SMALL = 1 << 20
 _SMALL_FLOATS = 64 << 10
 # A sample's zstd must beat `float` by this much before the whole block is tried: a sample misses rows and columns.
 _CLEARLY = 0.97
+# And it must save so much of the sample more than `float` does, or nobody would notice but whoever waits for it.
+_NOTICED = 0.005
 # Planes must beat the plain bytes clearly on a sample, which a stronger search may still improve.
 _WORTH_PLANES = 0.97
 # A derived stream up to this size is not compared with the plain codec.
@@ -127,7 +129,11 @@ def standard_may_win(sampled: memoryview, size: int, content: Content, by_float:
     if size <= _SMALL_FLOATS or choice.level == "max":
         return True
     share = _standard_block(sampled, content, Choice(registry.AUTO, "fast")).encoded_size / len(sampled)
-    return share < _CLEARLY * by_float / size
+    if share >= _CLEARLY * by_float / size:
+        return False
+    # The sample may lie in rows of zeros, which both code well, and the block mostly beside them.
+    of_sample = _float_block(sampled, Content(content.word, content.kind), choice.level).encoded_size / len(sampled)
+    return share < _CLEARLY * of_sample - _NOTICED
 
 
 def others_may_win(sampled: memoryview, size: int, content: Content, by_float: int, choice: Choice) -> bool:

@@ -54,9 +54,8 @@ def encode(
 
     def settle(number: int) -> Block:
         i, coded = floats[number], by_float[number]
-        if not host and not blocks.others_may_win(
-            samples[number], arrays[i].size, contents[i], coded.encoded_size, choice
-        ):
+        sampled = blocks.sample(memoryview(get(i)).cast("B")) if host else samples[number]
+        if not blocks.others_may_win(sampled, arrays[i].size, contents[i], coded.encoded_size, choice):
             return coded if coded.encoded_size < arrays[i].size else _stored(arrays[i])
         return blocks.encode(get(i), contents[i], choice, coded)
 
