@@ -1,5 +1,6 @@
 """The C float codec: its library, its errors, strange but valid streams, and damaged ones under sanitizers."""
 
+import itertools
 import os
 import shutil
 import struct
@@ -161,6 +162,15 @@ def write_seeds(path):
                     for level in ("fast", "default"):
                         stream = float_native.encode(data, float_spec(kind, count, shape), level)
                         file.write(struct.pack("<QQ", len(stream), len(data)) + stream)
+        write_long_seeds(file)
+
+
+def write_long_seeds(file):
+    """Chunks that are decoded two at a time, two pairs to a block, and one that is left."""
+    for kind, content in itertools.product(WORD_SIZES, ("normal", "outliers", "zeros")):
+        data = words(kind, 3 * 32768 + 100, content)
+        stream = float_native.encode(data, float_spec(kind, 3 * 32768 + 100, None))
+        file.write(struct.pack("<QQ", len(stream), len(data)) + stream)
 
 
 @native

@@ -125,139 +125,7 @@ static uint32_t encode(const uint8_t *symbols, size_t count, int lane_values, co
     }
 }
 
-/* ---- Decoding ---- */
-
-/* Words from the front, to the lanes in the mask */
-static void decode_shuffles(float_shuffles *shuffles) {
-    for (uint32_t mask = 0; mask < 256; mask++) {
-        uint8_t *to = shuffles->bytes[mask], from = 0;
-        for (int lane = 0; lane < 8; lane++, to += 2) {
-            int takes = mask >> lane & 1;
-            to[0] = takes ? from++ : 0x80;
-            to[1] = takes ? from++ : 0x80;
-        }
-    }
-}
-
-FLOAT_INLINE __m256i slots_of_8(const uint32_t *slots, const uint32_t *index) {
-    __m128i low = _mm_cvtsi32_si128((int)slots[index[0]]), high = _mm_cvtsi32_si128((int)slots[index[4]]);
-    low = _mm_insert_epi32(low, (int)slots[index[1]], 1);
-    high = _mm_insert_epi32(high, (int)slots[index[5]], 1);
-    low = _mm_insert_epi32(low, (int)slots[index[2]], 2);
-    high = _mm_insert_epi32(high, (int)slots[index[6]], 2);
-    low = _mm_insert_epi32(low, (int)slots[index[3]], 3);
-    high = _mm_insert_epi32(high, (int)slots[index[7]], 3);
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
-}
-
-/* One step of all lanes. entries[r] are their table entries, whose low byte is the symbol. May move the position
- * below 0, by 32 at most, and then has read the states instead of words. */
-FLOAT_INLINE int64_t decode_step(__m256i x[REGISTERS], __m256i entries[REGISTERS], const uint32_t *slots,
-                                 const float_shuffles *shuffles, const uint8_t *words, int64_t position) {
-    const __m256i low12 = _mm256_set1_epi32(4095), least = _mm256_set1_epi32(FLOAT_STATE_LOW);
-    uint32_t index[FLOAT_LANES] __attribute__((aligned(32)));
-    __m256i takes[REGISTERS];
-    uint32_t masks[REGISTERS];
-    for (int r = 0; r < REGISTERS; r++)
-        _mm256_store_si256((__m256i *)(index + 8 * r), _mm256_and_si256(x[r], low12));
-    for (int r = 0; r < REGISTERS; r++) {
-        entries[r] = slots_of_8(slots, index + 8 * r);
-        __m256i grown = _mm256_mullo_epi32(_mm256_srli_epi32(entries[r], 20), _mm256_srli_epi32(x[r], 12));
-        x[r] = _mm256_add_epi32(grown, _mm256_and_si256(_mm256_srli_epi32(entries[r], 8), low12));
-        takes[r] = _mm256_cmpgt_epi32(least, x[r]);
-        masks[r] = sign_bits(takes[r]);
-    }
-    for (int r = REGISTERS; r-- > 0;) {
-        position -= __builtin_popcount(masks[r]);
-        __m128i next = _mm_loadu_si128((const __m128i *)(const void *)(words + 2 * position));
-        next = _mm_shuffle_epi8(next, _mm_loadu_si128((const __m128i *)shuffles->bytes[masks[r]]));
-        __m256i joined = _mm256_or_si256(_mm256_slli_epi32(x[r], 16), _mm256_cvtepu16_epi32(next));
-        x[r] = _mm256_blendv_epi8(x[r], joined, takes[r]);
-    }
-    return position;
-}
-
-/* Symbols of V / 4 units of four steps, one lane's four in each 32-bit element, to lane-major order. With V = 2 a unit
- * is two rows. */
-FLOAT_INLINE void put_symbols(__m256i units[][REGISTERS], const size_t lane_values, uint8_t *symbols) {
-    for (int r = 0; r < REGISTERS; r++) {
-        __m256i a = units[0][r];
-        if (lane_values == 4) {
-            store(symbols + 32 * r, a);
-        } else if (lane_values == 8) {
-            __m256i low = _mm256_unpacklo_epi32(a, units[1][r]), high = _mm256_unpackhi_epi32(a, units[1][r]);
-            store(symbols + 64 * r, _mm256_permute2x128_si256(low, high, 0x20));
-            store(symbols + 64 * r + 32, _mm256_permute2x128_si256(low, high, 0x31));
-        } else if (lane_values == 16) {
-            __m256i ab_low = _mm256_unpacklo_epi32(a, units[1][r]), ab_high = _mm256_unpackhi_epi32(a, units[1][r]);
-            __m256i cd_low = _mm256_unpacklo_epi32(units[2][r], units[3][r]);
-            __m256i cd_high = _mm256_unpackhi_epi32(units[2][r], units[3][r]);
-            __m256i lanes04 = _mm256_unpacklo_epi64(ab_low, cd_low), lanes15 = _mm256_unpackhi_epi64(ab_low, cd_low);
-            __m256i lanes26 = _mm256_unpacklo_epi64(ab_high, cd_high), lanes37 = _mm256_unpackhi_epi64(ab_high, cd_high);
-            store(symbols + 128 * r, _mm256_permute2x128_si256(lanes04, lanes15, 0x20));
-            store(symbols + 128 * r + 32, _mm256_permute2x128_si256(lanes26, lanes37, 0x20));
-            store(symbols + 128 * r + 64, _mm256_permute2x128_si256(lanes04, lanes15, 0x31));
-            store(symbols + 128 * r + 96, _mm256_permute2x128_si256(lanes26, lanes37, 0x31));
-        } else {
-            const __m256i halves = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8,
-                                                    9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
-            __m256i rows = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(a, halves), 0xD8);
-            _mm_storeu_si128((__m128i *)(symbols + 16 * r), _mm256_castsi256_si128(rows));
-            _mm_storeu_si128((__m128i *)(symbols + 64 + 16 * r), _mm256_extracti128_si256(rows, 1));
-        }
-    }
-}
-
-/* Full rows from the first on, two at a time with V = 2; *rows becomes the number of rows decoded. A step takes 32
- * words at most and the 128 bytes of states lie before them, so the position is checked once a step, and no load leaves
- * the record but for the 16 bytes after it. */
-FLOAT_INLINE int64_t decode_full_rows(const uint8_t *words, int64_t position, const size_t lane_values, size_t *rows,
-                                      const uint32_t *slots, const float_shuffles *shuffles, uint32_t *states,
-                                      uint8_t *symbols) {
-    const size_t units_a_turn = lane_values < 4 ? 1 : lane_values / 4, rows_a_turn = lane_values == 2 ? 2 : 1;
-    __m256i x[REGISTERS], entries[REGISTERS], units[4][REGISTERS];
-    for (int r = 0; r < REGISTERS; r++) x[r] = load(states + 8 * r);
-    size_t row = 0;
-    for (; row + rows_a_turn <= *rows; row += rows_a_turn) {
-        for (size_t unit = 0; unit < units_a_turn; unit++) {
-            for (int r = 0; r < REGISTERS; r++) units[unit][r] = _mm256_setzero_si256();
-            for (int step = 0; step < 4; step++) {
-                position = decode_step(x, entries, slots, shuffles, words, position);
-                if (position < 0) return position;
-                for (int r = 0; r < REGISTERS; r++)
-                    units[unit][r] = _mm256_or_si256(_mm256_srli_epi32(units[unit][r], 8),
-                                                     _mm256_slli_epi32(entries[r], 24));
-            }
-        }
-        put_symbols(units, lane_values, symbols + row * FLOAT_LANES * lane_values);
-    }
-    for (int r = 0; r < REGISTERS; r++) store(states + 8 * r, x[r]);
-    *rows = row;
-    return position;
-}
-
-static int decode(const uint8_t *record, uint32_t word_count, size_t count, int lane_values, const uint32_t *slots,
-                  const float_shuffles *shuffles, uint8_t *symbols) {
-    uint32_t states[FLOAT_LANES];
-    memcpy(states, record, sizeof states);
-    for (int lane = 0; lane < FLOAT_LANES; lane++)
-        if (states[lane] < FLOAT_STATE_LOW || states[lane] >> 31) return FLOAT_STATE_RANGE;
-    const uint8_t *words = record + sizeof states;
-    size_t rows = count / ((size_t)FLOAT_LANES * (size_t)lane_values);
-    int64_t position = word_count;
-    switch (lane_values) {
-    case 2: position = decode_full_rows(words, position, 2, &rows, slots, shuffles, states, symbols); break;
-    case 4: position = decode_full_rows(words, position, 4, &rows, slots, shuffles, states, symbols); break;
-    case 8: position = decode_full_rows(words, position, 8, &rows, slots, shuffles, states, symbols); break;
-    default: position = decode_full_rows(words, position, 16, &rows, slots, shuffles, states, symbols);
-    }
-    if (position >= 0)
-        position = float_decode_rows(words, position, count, lane_values, rows, slots, states, symbols);
-    if (position < 0) return FLOAT_TOO_FEW_WORDS;
-    for (int lane = 0; lane < FLOAT_LANES; lane++)
-        if (states[lane] != FLOAT_STATE_LOW) return FLOAT_OTHER_END;
-    return position ? FLOAT_OTHER_END : FLOAT_OK;
-}
+#include "float_avx2_decode.h"
 
 const float_kernels float_kernels_avx2 = {
     .sum = sum,
@@ -271,11 +139,14 @@ const float_kernels float_kernels_avx2 = {
     .transform = transform,
     .split = split,
     .join = join,
+    .restore = restore,
     .untransform = untransform,
     .encode = encode,
     .decode = decode,
+    .decode_pair = decode_pair,
     .encode_shuffles = encode_shuffles,
     .decode_shuffles = decode_shuffles,
+    .spreads = make_spreads,
 };
 
 #if defined(__clang__)

@@ -102,6 +102,11 @@ typedef struct {
     uint8_t bytes[256][16];
 } float_shuffles;
 
+/* The same of decoding, from 16-bit words to elements of 32 bits */
+typedef struct {
+    uint8_t bytes[256][32];
+} float_spreads;
+
 typedef struct {
     /* Adds the quanta and the number of the nonzero words to sums[0] and sums[1]; at most FLOAT_PIECE words. */
     void (*sum)(const void *words, size_t count, int word, int layout, int64_t sums[2]);
@@ -133,6 +138,9 @@ typedef struct {
     /* Undoes split and puts tops and low bytes together to transformed words; at most FLOAT_PIECE words. */
     void (*join)(const uint8_t *symbols, const uint8_t *first, const uint8_t *second, const uint8_t *low, size_t count,
                  int word, int layout, void *coded);
+    /* join and untransform in one, for words without exceptions. */
+    void (*restore)(const uint8_t *symbols, const uint8_t *first, const uint8_t *second, const uint8_t *low,
+                    const uint16_t *prediction, size_t count, int word, int layout, void *words);
     void (*untransform)(const void *coded, const uint16_t *prediction, size_t count, int word, int layout, void *words);
     /* Codes up to a chunk of symbols; returns the number of words. flagged[row] becomes 1 where a symbol was absent.
      * `words` has room for FLOAT_CHUNK + 16. */
@@ -141,9 +149,13 @@ typedef struct {
                        uint8_t flagged[FLOAT_MAX_ROWS]);
     /* `record` begins with the states; 16 bytes after its last word can be read. FLOAT_OK or an error. */
     int (*decode)(const uint8_t *record, uint32_t word_count, size_t count, int lane_values, const uint32_t *slots,
-                  const float_shuffles *shuffles, uint8_t *symbols);
+                  const float_spreads *spreads, uint8_t *symbols);
+    /* Two whole chunks of one table at a time, or NULL where that is no faster. An error may be of either. */
+    int (*decode_pair)(const uint8_t *const records[2], const uint32_t word_counts[2], int lane_values,
+                       const uint32_t *slots, const float_spreads *spreads, uint8_t *const symbols[2]);
     void (*encode_shuffles)(float_shuffles *shuffles);
     void (*decode_shuffles)(float_shuffles *shuffles);
+    void (*spreads)(float_spreads *spreads);
 } float_kernels;
 
 extern const float_kernels float_kernels_plain;
@@ -177,6 +189,8 @@ float_cursor float_cursor_at_start(const float_entry *entries, uint32_t count, c
 /* p - FLOAT_CENTRE of the next words, modulo 2^16; zeros without entries. */
 void float_predict(float_cursor *cursor, uint16_t *prediction, size_t count);
 void float_skip(float_cursor *cursor, uint64_t count);
+/* The same number for each of the next words, or -1. */
+int32_t float_constant(const float_cursor *cursor, size_t count);
 
 typedef struct {
     int layout, zeros_removed, sampling;

@@ -197,21 +197,29 @@ static void join_bytes(const uint8_t *restrict symbols, const uint8_t *restrict 
     for (size_t i = 0; i < count; i++) tops[i] = (uint16_t)(symbols[i] << 4 | low[i] | high[i] << 8);
 }
 
+#ifdef LOOPS_AVX2
+
+/* Of 16 words, in their places */
+FLOAT_INLINE __m256i signs_and_nibbles(const uint8_t *signs, const uint8_t *nibbles) {
+    const __m256i bit = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384,
+                                          (short)0x8000);
+    __m128i packed = _mm_loadl_epi64((const __m128i *)nibbles);
+    __m128i each = _mm_unpacklo_epi8(packed, _mm_srli_epi16(packed, 4));
+    __m256i nibble = _mm256_cvtepu8_epi16(_mm_and_si128(each, _mm_set1_epi8(15)));
+    __m256i chosen = _mm256_and_si256(_mm256_set1_epi16((short)*(const float_u16 *)signs), bit);
+    return _mm256_or_si256(nibble, _mm256_slli_epi16(_mm256_cmpeq_epi16(chosen, bit), 15));
+}
+
+#endif
+
 static void join_log(const uint8_t *symbols, const uint8_t *signs, const uint8_t *nibbles, size_t count,
                      uint16_t *tops) {
     size_t i = 0;
 #ifdef LOOPS_AVX2
-    const __m256i bit = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384,
-                                          (short)0x8000);
     for (; i + 16 <= count; i += 16) {
-        __m128i packed = _mm_loadl_epi64((const __m128i *)(nibbles + i / 2));
-        __m128i each = _mm_unpacklo_epi8(packed, _mm_srli_epi16(packed, 4));
-        __m256i nibble = _mm256_cvtepu8_epi16(_mm_and_si128(each, _mm_set1_epi8(15)));
         __m256i symbol = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(symbols + i)));
-        __m256i chosen = _mm256_and_si256(_mm256_set1_epi16((short)*(const float_u16 *)(signs + i / 8)), bit);
-        __m256i sign = _mm256_slli_epi16(_mm256_cmpeq_epi16(chosen, bit), 15);
-        __m256i top = _mm256_or_si256(_mm256_or_si256(_mm256_slli_epi16(symbol, 4), nibble), sign);
-        _mm256_storeu_si256((__m256i *)(tops + i), top);
+        __m256i others = signs_and_nibbles(signs + i / 8, nibbles + i / 2);
+        _mm256_storeu_si256((__m256i *)(tops + i), _mm256_or_si256(_mm256_slli_epi16(symbol, 4), others));
     }
 #endif
     size_t groups = (count - i) / 8;
@@ -223,10 +231,59 @@ static void join_log(const uint8_t *symbols, const uint8_t *signs, const uint8_t
         tops[i] = (uint16_t)(symbols[i] << 4 | (nibbles[i / 2] >> i % 2 * 4 & 15) | (signs[i / 8] >> i % 8 & 1) << 15);
 }
 
+static void join_tops(const uint8_t *symbols, const uint8_t *first, const uint8_t *second, size_t count, int layout,
+                      uint16_t *tops) {
+    if (layout == LAYOUT_ROTATED) join_rotated(symbols, first, count, tops);
+    else join_log(symbols, first, second, count, tops);
+}
+
 static void join(const uint8_t *symbols, const uint8_t *first, const uint8_t *second, const uint8_t *low, size_t count,
                  int word, int layout, void *coded) {
     uint16_t tops[FLOAT_PIECE];
-    if (layout == LAYOUT_ROTATED) join_rotated(symbols, first, count, tops);
-    else join_log(symbols, first, second, count, tops);
+    join_tops(symbols, first, second, count, layout, tops);
     BY_WORD(widen, tops, low, count, coded);
+}
+
+#ifdef LOOPS_AVX2
+
+/* join_log and restore_as in one, 16 words a turn; `count` is a multiple of 16, `word` 2 or 4. */
+FLOAT_INLINE void restore_sixteens(const uint8_t *symbols, const uint8_t *signs, const uint8_t *nibbles,
+                                   const uint8_t *low, const uint16_t *prediction, size_t count, const int word,
+                                   uint8_t *words) {
+    const __m256i mask = _mm256_set1_epi16(0x7FF0), zero = _mm256_setzero_si256();
+    for (size_t i = 0; i < count; i += 16) {
+        __m256i shifted = _mm256_slli_epi16(_mm256_loadu_si256((const __m256i *)(prediction + i)), 4);
+        __m256i of_zero = _mm256_and_si256(shifted, mask);
+        __m256i symbol = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(symbols + i)));
+        __m256i quantum = _mm256_and_si256(_mm256_add_epi16(_mm256_slli_epi16(symbol, 4), shifted), mask);
+        __m256i top = _mm256_or_si256(quantum, signs_and_nibbles(signs + i / 8, nibbles + i / 2));
+        __m256i exchanged = _mm256_or_si256(_mm256_cmpeq_epi16(top, zero), _mm256_cmpeq_epi16(top, of_zero));
+        exchanged = _mm256_and_si256(exchanged, of_zero);
+        if (word == 2) {
+            _mm256_storeu_si256((__m256i *)(words + 2 * i), _mm256_xor_si256(top, exchanged));
+            continue;
+        }
+        __m256i rest = _mm256_loadu_si256((const __m256i *)(low + 2 * i));
+        top = _mm256_xor_si256(top, _mm256_and_si256(exchanged, _mm256_cmpeq_epi16(rest, zero)));
+        __m256i even = _mm256_unpacklo_epi16(rest, top), odd = _mm256_unpackhi_epi16(rest, top);
+        _mm256_storeu_si256((__m256i *)(words + 4 * i), _mm256_permute2x128_si256(even, odd, 0x20));
+        _mm256_storeu_si256((__m256i *)(words + 4 * i + 32), _mm256_permute2x128_si256(even, odd, 0x31));
+    }
+}
+
+#endif
+
+static void restore(const uint8_t *symbols, const uint8_t *first, const uint8_t *second, const uint8_t *low,
+                    const uint16_t *prediction, size_t count, int word, int layout, void *words) {
+    uint16_t tops[FLOAT_PIECE];
+#ifdef LOOPS_AVX2
+    if (layout == LAYOUT_LOG && word < 8 && count % 16 == 0) {
+        if (word == 2) restore_sixteens(symbols, first, second, low, prediction, count, 2, words);
+        else restore_sixteens(symbols, first, second, low, prediction, count, 4, words);
+        return;
+    }
+#endif
+    join_tops(symbols, first, second, count, layout, tops);
+    if (layout == LAYOUT_LOG) BY_WORD(restore_as, tops, low, prediction, count, LAYOUT_LOG, words);
+    else BY_WORD(restore_as, tops, low, prediction, count, LAYOUT_ROTATED, words);
 }

@@ -149,8 +149,8 @@ static uint32_t encode(const uint8_t *symbols, size_t count, int lane_values, co
 }
 
 static int decode(const uint8_t *record, uint32_t word_count, size_t count, int lane_values, const uint32_t *slots,
-                  const float_shuffles *shuffles, uint8_t *symbols) {
-    (void)shuffles;
+                  const float_spreads *spreads, uint8_t *symbols) {
+    (void)spreads;
     uint32_t states[FLOAT_LANES];
     memcpy(states, record, sizeof states);
     for (int lane = 0; lane < FLOAT_LANES; lane++)
@@ -164,6 +164,7 @@ static int decode(const uint8_t *record, uint32_t word_count, size_t count, int 
 }
 
 static void no_shuffles(float_shuffles *shuffles) { (void)shuffles; }
+static void no_spreads(float_spreads *spreads) { (void)spreads; }
 
 const float_kernels float_kernels_plain = {
     .sum = sum,
@@ -177,9 +178,12 @@ const float_kernels float_kernels_plain = {
     .transform = transform,
     .split = split,
     .join = join,
+    .restore = restore,
     .untransform = untransform,
     .encode = encode,
     .decode = decode,
+    .decode_pair = NULL,
     .encode_shuffles = no_shuffles,
     .decode_shuffles = no_shuffles,
+    .spreads = no_spreads,
 };

@@ -53,6 +53,12 @@ void float_predict(float_cursor *cursor, uint16_t *prediction, size_t count) {
     memset(prediction, 0, count * sizeof *prediction);
 }
 
+int32_t float_constant(const float_cursor *cursor, size_t count) {
+    if (!cursor->left) return 0;
+    const float_entry *entry = cursor->entries;
+    return entry->cols || entry->rows - cursor->done < count ? -1 : (uint16_t)(entry->base - FLOAT_CENTRE);
+}
+
 typedef struct {
     const float_kernels *kernels;
     int word, layout;

@@ -107,6 +107,37 @@ FLOAT_INLINE void NAME(untransform_as)(const WORD *coded, const uint16_t *restri
     for (size_t i = 0; i < count; i++) words[i] = NAME(untransformed)(coded[i], prediction[i], layout);
 }
 
+/* Tops and low bytes of transformed words to words: untransformed in 16 bits, as all quanta lie in the tops. What 16.3
+ * exchanges are the two words that the plain inverse makes 0 and `of_zero`, where the low bytes are 0. */
+FLOAT_INLINE void NAME(restore_as)(const uint16_t *restrict tops, const uint8_t *restrict low,
+                                   const uint16_t *restrict prediction, size_t count, int layout,
+                                   WORD *restrict words) {
+    const uint16_t mask = layout == LAYOUT_ROTATED ? 0x7F80 : 0x7FF0;
+    for (size_t i = 0; i < count; i++) {
+        uint16_t shifted = (uint16_t)(prediction[i] << (layout == LAYOUT_ROTATED ? 7 : 4)), top = tops[i];
+        top = (uint16_t)((top & (uint16_t)~mask) | ((uint16_t)(top + shifted) & mask));
+#if BITS == 16
+        const uint16_t rest_is_zero = 0xFFFF;
+#elif BITS == 32
+        uint16_t rest = ((const float_u16 *)low)[i], rest_is_zero = rest == 0 ? 0xFFFF : 0;
+#else
+        VALUE rest = 0;
+        memcpy(&rest, low + 6 * i, 6);
+        uint16_t rest_is_zero = rest == 0 ? 0xFFFF : 0;
+#endif
+        if (layout == LAYOUT_LOG) {
+            uint16_t of_zero = shifted & mask, is_zero = top == 0 ? 0xFFFF : 0, is_other = top == of_zero ? 0xFFFF : 0;
+            top ^= (uint16_t)((is_zero | is_other) & rest_is_zero & of_zero);
+        }
+#if BITS == 16
+        words[i] = top;
+#else
+        words[i] = (VALUE)top << (BITS - 16) | rest;
+#endif
+    }
+    (void)low;
+}
+
 static void NAME(widen)(const uint16_t *restrict tops, const uint8_t *restrict low, size_t count,
                         WORD *restrict coded) {
     for (size_t i = 0; i < count; i++) {
