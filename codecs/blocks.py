@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvckpt.codecs import derived, planes, registry
+from nvckpt.codecs import derived, memory, planes, registry
 from nvckpt.codecs.base import Buffer, Codec
 from nvckpt.codecs.chunked import ChunkedCodec
 from nvckpt.codecs.content import Content
@@ -206,7 +206,7 @@ def check_derived(block: Block, original_size: int, reference_size: int) -> None
 
 def decode_derived(block: Block, original_size: int, references: Buffer) -> memoryview:
     """The original bytes of a block that `check_derived` found right, and the bytes that it refers to."""
-    out = memoryview(bytearray(original_size))
+    out = memory.unfilled(original_size)
     stream = block.streams[0]
     derived.decode(stream.codec_id, stream.codec_param, memoryview(stream.data), references, out)
     return out
@@ -225,7 +225,7 @@ def decode(block: Block, original_size: int) -> memoryview:
         if stream.codec_param or stream.library_version:
             raise CorruptChunkError(f"a {codec.name} stream has a parameter, and takes none")
         codec.check(memoryview(stream.data), stream.original_size)
-    out = memoryview(bytearray(original_size))
+    out = memory.unfilled(original_size)
     if block.transform_id == NO_TRANSFORM:
         _decode_stream(block.streams[0], out)
         return out

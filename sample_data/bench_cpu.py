@@ -1,11 +1,11 @@
 """Compare the float codec on the CPU, in memory, with other compressors: ratio and GB/s by group of tensors.
 
-    python sample_data/bench_cpu.py [FILE ...] [--size MIB] [--rounds N] [--threads N] [--json OUT]
+    python sample_data/bench_cpu.py [FILE ...] [--size MIB] [--rounds N] [--threads N] [--drop] [--json OUT]
 
 Blocks are those that `nvckpt compress` would make, joined to frames of 16 MiB at most, which are repeated. Rounds are
 interleaved: in each one every method encodes and decodes everything once, so a disturbance meets all of them; medians
-are shown. Every round trip is compared. zipnn, lmz (package lmzip), pcodec and zstandard take part where they can be
-imported. The NumPy oracle and zstd -19 are slow and get a sample of one MiB and of four.
+are shown. The first round trip is compared. zipnn, lmz (package lmzip), pcodec and zstandard take part where they can
+be imported. The NumPy oracle and zstd -19 are slow and get a sample of one MiB and of four.
 On a machine that others use, the rates by CPU second are those to compare.
 """
 
@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from nvckpt import benchmark_peers, files
-from nvckpt.codecs import float_native, float_reference
+from nvckpt.codecs import float_native, float_reference, memory
 from nvckpt.codecs.content import Content
 from nvckpt.codecs.float_spec import FloatSpec
 from nvckpt.formats.sniff import read_source
@@ -78,6 +79,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("files", nargs="*", default=samples, help="safetensors or pt; the sample checkpoints if none")
     parser.add_argument("--size", type=int, default=64, metavar="MIB", help="bytes of a group (default 64 MiB)")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--drop", action="store_true", help="keep no result: memory is used again, none is fresh")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", metavar="OUT", help="write conditions and rows to this file")
     return parser.parse_args()
@@ -137,7 +139,7 @@ def available_methods(threads: int) -> Iterator[Method]:
 
 def native(name: str, level: Any, simd: Any) -> Method:
     def decode(stream: memoryview, frame: Frame) -> memoryview:
-        out = np.empty(len(frame.data), np.uint8).data  # not zeroed, as those of the others are not
+        out = memory.unfilled(len(frame.data))  # as blocks.decode does
         float_native.decode(stream, out, simd=simd)
         return out
 
@@ -223,7 +225,9 @@ def measure(
                 if number and sum(seconds[method.name][0][:2]) > 20:
                     continue
                 run = pool.map if method.pool else map
-                coded_size[method.name], spent = once(method, inputs[method.name], run, verify=number == 0)
+                coded_size[method.name], spent = once(
+                    method, inputs[method.name], run, verify=number == 0, drop=options.drop
+                )
                 seconds[method.name].append(spent)
     rows = []
     print(
@@ -243,14 +247,17 @@ def measure(
     return rows
 
 
-def once(method: Method, frames: list[Frame], run: Any, *, verify: bool) -> tuple[int, tuple[float, ...]]:
-    """Coded bytes, and the seconds of encoding and of decoding all frames: elapsed, then of all threads' processors."""
+def once(method: Method, frames: list[Frame], run: Any, *, verify: bool, drop: bool) -> tuple[int, tuple[float, ...]]:
+    """Coded bytes, and the seconds of encoding and of decoding all frames: elapsed, then of all threads' processors.
+
+    Unless `drop`, what was decoded is kept until the clock has stopped, so that it needs memory of its own.
+    """
     inputs = [Frame(bytes(bytearray(f.data)), f.spec) for f in frames] if method.spoils else frames
     clocks = time.perf_counter, time.process_time
     started = [clock() for clock in clocks]
     coded = list(run(method.encode, inputs))
     middle = [clock() for clock in clocks]
-    back = list(run(method.decode, coded, frames))
+    back = deque(run(method.decode, coded, frames), maxlen=0 if drop and not verify else None)
     ended = [clock() for clock in clocks]
     if verify and any(bytes(b) != f.data for b, f in zip(back, frames, strict=True)):
         raise SystemExit(f"{method.name} did not give the bytes back")
@@ -284,6 +291,7 @@ def describe(options: argparse.Namespace, methods: list[Method]) -> dict[str, An
         "files": [Path(name).name for name in options.files],
         "MiB a group": options.size,
         "rounds": options.rounds,
+        "results": "dropped" if options.drop else "kept",
         "methods": [method.name for method in methods],
     }
 
