@@ -58,7 +58,7 @@ class SparseFile(AtomicFile):
         for low, high in _runs(blocks[:, 0] == 0):
             if (high - low) * block < _LEAST_HOLE:
                 continue
-            filled: npt.NDArray[np.bool_] = blocks[low:high].any(axis=1)
+            filled = np.asarray(blocks[low:high].any(axis=1))
             for start, end in _runs(~filled):
                 if (end - start) * block >= _LEAST_HOLE:
                     yield first + (low + start) * block, first + (low + end) * block
