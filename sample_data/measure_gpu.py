@@ -203,7 +203,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas between them")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--sizes", default="5,20", help="of the files, in GB (10^9 bytes)")
-    parser.add_argument("--sample", type=int, default=1024, help="MiB of each group that bench takes")
+    parser.add_argument("--sample", type=int, default=0, help="MiB of each group that bench takes; 0: all of it")
     parser.add_argument("--bench-codecs", default=" ".join(BENCH_CODECS), help="with spaces between them")
     parser.add_argument("--runs", type=int, default=3, help="the median of so many")
     parser.add_argument("--timeout", type=float, default=300, help="seconds after which a program is stopped")

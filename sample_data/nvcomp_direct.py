@@ -1,10 +1,11 @@
 """nvCOMP's codecs called by hand on a checkpoint's tensors: what `nvckpt bench` has to agree with. No nvckpt in it.
 
-    python sample_data/nvcomp_direct.py FILE.pt [--mebibytes 256] [--runs 3]
+    python sample_data/nvcomp_direct.py FILE.pt [--mebibytes 0] [--runs 3]
 
-Of each group 16 evenly spread pieces are cut into chunks of the sizes that nvckpt uses, encoded in one call of the
-batch interface (raw streams, into memory that is there), decoded and compared. Prints one JSON document of rows: ratio
-(a chunk that does not shrink counts as itself), and GB/s between CUDA events: medians, two calls left out before.
+Of each group all bytes, or 16 evenly spread pieces, are cut into chunks of the sizes that nvckpt uses, encoded in one
+call of the batch interface (raw streams, into memory that is there), decoded and compared. Prints one JSON document of
+rows: ratio (a chunk that does not shrink counts as itself), and GB/s between CUDA events: medians, two calls left out
+before.
 """
 
 import argparse
@@ -48,8 +49,10 @@ def groups(state: dict[str, Any]) -> dict[str, list[torch.Tensor]]:
 
 
 def spread(tensors: list[torch.Tensor], size: int) -> Any:
-    """Evenly spread pieces of a group, one after the other in device memory."""
+    """Evenly spread pieces of a group, or all of it, one after the other in device memory."""
     whole = torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
+    if not size:
+        return cupy.asarray(whole.cuda())
     step = min(size, len(whole)) // PIECES // 4096 * 4096
     starts = np.linspace(0, len(whole) - step, PIECES).astype(np.int64) // 4096 * 4096
     return cupy.asarray(torch.cat([whole[start : start + step] for start in starts.tolist()]).cuda())
@@ -102,7 +105,7 @@ def measure(name: str, data: Any, word: int, runs: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", type=Path)
-    parser.add_argument("--mebibytes", type=int, default=256, help="of each group")
+    parser.add_argument("--mebibytes", type=int, default=0, help="of each group; 0: all of it")
     parser.add_argument("--runs", type=int, default=3)
     args = parser.parse_args()
     rows = []
