@@ -9,6 +9,7 @@ from typing import Protocol
 
 from nvckpt.codecs import blocks, device, nvcomp, registry
 from nvckpt.codecs.errors import CodecUnavailableError, InvalidLevelError
+from nvckpt.codecs.memory import same_bytes, unfilled
 from nvckpt.errors import SourceChangedError, VerificationError
 from nvckpt.formats.byte_source import ByteSource
 from nvckpt.formats.checksum import FileHash, checksum
@@ -195,7 +196,7 @@ def _encode(task: _Task) -> Frame:
         block = coded or blocks.encode(data, plan.content, job.choice)
     if job.verify and not coded:
         with job.stages.timed("verify", len(data), task.threads):
-            same = blocks.decode(block, len(data)) == data
+            same = same_bytes(blocks.decode(block, len(data)), data)
         if not same:
             raise VerificationError(f"codec '{job.choice.codec}' did not give the same bytes back")
     origin = plan.origin if coded else None
@@ -209,7 +210,7 @@ def encode_by_origin(job: EncodeJob, plan: BlockPlan, data: memoryview) -> block
         return None
     source = read_ranges(job.data, plan.origin.ranges)
     block = blocks.encode_derived(data, plan.origin, source, plan.content, job.choice)
-    if block is not None and job.verify and blocks.decode_derived(block, len(data), source) != data:
+    if block is not None and job.verify and not same_bytes(blocks.decode_derived(block, len(data), source), data):
         raise VerificationError(f"a {registry.name_of(plan.origin.codec_id)} stream did not give the same bytes back")
     return block
 
@@ -233,7 +234,7 @@ def assembled(reader: ArchiveReader, window: range, frames: Sequence[memoryview 
     if len(headers) == 1:
         return Restored(end, sound[0])
     start = min(header.extents[0][0] for header in headers)
-    restored = memoryview(bytearray(end - start))
+    restored = unfilled(end - start)  # the index has been checked: the frames of a window fill it
     for header, data in zip(headers, sound, strict=True):
         position = 0
         for offset, length in header.extents:

@@ -16,6 +16,7 @@ from nvckpt.codecs.blocks import Block, Origin
 from nvckpt.codecs.content import BYTES
 from nvckpt.codecs.cuda_coder import Bytes, Part, host_bytes, put_bytes
 from nvckpt.codecs.errors import CodecError, DeviceMemoryError, DeviceMismatchError
+from nvckpt.codecs.memory import same_bytes
 from nvckpt.codecs.registry import GPU_ONLY
 from nvckpt.engines import Coded, EncodeJob, Restored, assembled, encode_by_origin, shortened
 from nvckpt.errors import VerificationError
@@ -171,7 +172,7 @@ class GpuEngine:
                 raise DeviceMemoryError("the GPU has too little free memory for a single block; use another codec")
             original = host_bytes(data, parts[0])
             block = blocks.encode(original, parts[0].content, job.choice)
-            if job.verify and blocks.decode(block, len(original)) != original:
+            if job.verify and not same_bytes(blocks.decode(block, len(original)), original):
                 raise VerificationError(f"codec '{job.choice.codec}' did not give the same bytes back")
             return [block]
         middle = len(parts) // 2

@@ -21,6 +21,7 @@ from nvckpt.codecs.cuda_pieces import copy_pieces, piece_table
 from nvckpt.codecs.cuda_transfer import copy_to_host, is_array, placed, replaced
 from nvckpt.codecs.errors import DeviceMemoryError, DeviceMismatchError
 from nvckpt.codecs.float_cuda_device import CupyDevice, prepare
+from nvckpt.codecs.memory import same_bytes
 
 Bytes = npt.NDArray[np.uint8]
 Range = tuple[int, int]
@@ -158,7 +159,7 @@ class CudaCoder:
         there = [i for i, block in enumerate(coded) if not _on_device(block)]
 
         def same(i: int) -> bool:
-            return blocks.decode(coded[i], parts[i].size) == host_bytes(data, parts[i])
+            return same_bytes(blocks.decode(coded[i], parts[i].size), host_bytes(data, parts[i]))
 
         if wrong or not all(self._run(same, there)):
             raise DeviceMismatchError("the GPU did not give the same bytes back")

@@ -98,3 +98,15 @@ def test_too_little_memory_is_a_memory_error(monkeypatch):
     assert len(memory.unfilled(LARGE)) == LARGE
     with pytest.raises(MemoryError):
         memory.unfilled(1 << 60)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 1000, 4096])
+def test_same_bytes_sees_every_byte(size):
+    data = np.random.default_rng(size).bytes(size + 3)
+    ours, theirs = memoryview(data)[3:], bytearray(data[3:])
+    assert memory.same_bytes(ours, theirs)
+    assert not memory.same_bytes(ours, theirs + b"x")
+    for place in range(size):
+        theirs[place] ^= 1
+        assert not memory.same_bytes(ours, theirs)
+        theirs[place] ^= 1
