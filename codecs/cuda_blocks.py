@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from nvckpt.codecs import blocks, cuda_planes, float_cuda, nvcomp, registry
 from nvckpt.codecs.base import Buffer
@@ -16,10 +17,12 @@ from nvckpt.codecs.blocks import FLOAT_PLANES, NO_TRANSFORM, Block, Choice, Stre
 from nvckpt.codecs.chunked import HEAD_SIZE, align, pack_table, parse_table, read_table, table_size
 from nvckpt.codecs.content import Content
 from nvckpt.codecs.cuda_pieces import copy_pieces, differing, piece_table
-from nvckpt.codecs.cuda_transfer import fetched, is_array
+from nvckpt.codecs.cuda_transfer import ALIGNMENT, fetched, is_array
 from nvckpt.codecs.errors import CorruptChunkError
 from nvckpt.codecs.float_codec import spec_of
 from nvckpt.codecs.float_cuda_device import CupyDevice
+
+Numbers = npt.NDArray[np.int64]
 
 HostBytes = Callable[[int], Buffer]
 """Gives the bytes of a block by its number."""
@@ -150,22 +153,23 @@ def _packed(coded: Sequence[nvcomp.Coded]) -> list[Any]:
     device = CupyDevice()
     tables = [pack_table(c.chunk, c.sizes.tolist()) for c in coded]
     heads = device.upload(np.frombuffer(b"".join(tables), np.uint8))
-    sources: list[int] = []
-    targets: list[int] = []
-    sizes: list[int] = []
+    sources: list[Numbers] = []
+    targets: list[Numbers] = []
+    sizes: list[Numbers] = []
     places: list[tuple[int, int]] = []
     position, head = 0, device.address(heads)
     for c, table in zip(coded, tables, strict=True):
-        starts = np.cumsum([len(table), *(-(-c.sizes[:-1] // 16) * 16).tolist()])
-        sources += [head, *c.addresses.tolist()]
-        targets += [position, *(position + starts).tolist()]
-        sizes += [len(table), *c.sizes.tolist()]
-        places.append((position, int(starts[-1] + c.sizes[-1])))
+        lengths = np.concatenate([[len(table)], c.sizes])
+        starts = np.cumsum(np.concatenate([[0], -(-lengths[:-1] // ALIGNMENT) * ALIGNMENT]))
+        sources.append(np.concatenate([[head], c.addresses]))
+        targets.append(position + starts)
+        sizes.append(lengths)
+        places.append((position, int(starts[-1] + lengths[-1])))
         position = align(position + places[-1][1])
         head += len(table)
     room = device.zeros(position)
-    base = device.address(room)
-    copy_pieces(device, piece_table(sources, [base + t for t in targets], sizes))
+    joined = [np.concatenate(columns) for columns in (sources, targets, sizes)]
+    copy_pieces(device, piece_table(joined[0], joined[1] + device.address(room), joined[2]))
     return [room[start : start + size] for start, size in places]
 
 
@@ -195,8 +199,9 @@ class _Decoding:
     def __init__(self) -> None:
         self._device = CupyDevice()
         self._floats: list[tuple[Any, Any]] = []
-        self._copies: list[tuple[int, int, int]] = []
-        self._chunks: dict[tuple[str, int], list[tuple[tuple[int, int], tuple[int, int]]]] = defaultdict(list)
+        # Columns: addresses of sources and of targets, and bytes; of coded chunks before and after.
+        self._copies: list[tuple[Numbers, Numbers, Numbers]] = []
+        self._chunks: dict[tuple[str, int], list[tuple[Numbers, Numbers, Numbers, Numbers]]] = defaultdict(list)
         self._joins: list[tuple[list[Any], Block, Any]] = []
 
     def parts(self, block: Block, out: Any) -> list[Any]:
@@ -217,7 +222,8 @@ class _Decoding:
         if stream.codec_id == 0:
             if len(stream.data) != out.size:
                 raise CorruptChunkError("a stored stream has another size than the original")
-            self._copies.append((_address(stream.data), _address(out), out.size))
+            place = _address(stream.data), _address(out), out.size
+            self._copies.append((np.array(place[:1]), np.array(place[1:2]), np.array(place[2:])))
         elif stream.codec_id == registry.FLOAT.id:
             self._floats.append((stream.data, out))
         else:
@@ -235,29 +241,36 @@ class _Decoding:
             chunk, starts, sizes = parse_table(head, out.size)
         else:
             chunk, starts, sizes = read_table(_table_of(stream.data), len(stream.data), out.size)
-        source, target = _address(stream.data), _address(out)
-        for i, (start, size) in enumerate(zip(starts, sizes, strict=True)):
-            original = min(chunk, out.size - i * chunk)
-            if size > original:
-                raise CorruptChunkError(f"{name} chunk {i} is larger than what it holds")
-            places = (source + start, size), (target + i * chunk, original)
-            if size == original:
-                self._copies.append((places[0][0], places[1][0], size))
-            else:
-                self._chunks[name, stream.codec_param].append(places)
+        if out.size % int(nvcomp.ELEMENTS[stream.codec_param][2:]):
+            raise CorruptChunkError(f"a {name} stream holds a part of an element")
+        before, offsets = np.array(sizes, np.int64), np.arange(len(sizes), dtype=np.int64) * chunk
+        after = np.minimum(chunk, out.size - offsets)
+        if (before > after).any():
+            raise CorruptChunkError(f"{name} chunk {int((before > after).argmax())} is larger than what it holds")
+        sources, targets = _address(stream.data) + np.array(starts, np.int64), _address(out) + offsets
+        kept, coded = before == after, before != after
+        self._copies.append((sources[kept], targets[kept], after[kept]))
+        if coded.any():
+            columns = sources[coded], before[coded], targets[coded], after[coded]
+            self._chunks[name, stream.codec_param].append(columns)
 
     def run(self) -> None:
         """Decode everything and wait."""
         if self._copies:
-            sources, targets, sizes = zip(*self._copies, strict=True)
-            copy_pieces(self._device, piece_table(sources, targets, sizes))
-        for (name, element), places in self._chunks.items():
-            nvcomp.decode(name, element, [source for source, _ in places], [target for _, target in places])
+            copy_pieces(self._device, piece_table(*_joined(self._copies)))
+        for (name, element), columns in self._chunks.items():
+            sources, before, targets, after = _joined(columns)
+            nvcomp.decode(name, element, (sources, before), (targets, after))
         if self._floats:
             float_cuda.decode([stream for stream, _ in self._floats], [out for _, out in self._floats])
         for parts, block, out in self._joins:
             cuda_planes.join(parts, block.transform_param, block.transform_id == FLOAT_PLANES, out)
         self._device.synchronize()
+
+
+def _joined(columns: Iterable[tuple[Numbers, ...]]) -> list[Numbers]:
+    """Put tables, each in columns, one after the other."""
+    return [np.concatenate(parts) for parts in zip(*columns, strict=True)]
 
 
 def _table_of(data: Any) -> memoryview:

@@ -30,7 +30,10 @@ def differing(device: Device, pieces: npt.NDArray[Any]) -> npt.NDArray[np.bool_]
     return np.not_equal(counts[: len(pieces)], 0)
 
 
-def piece_table(sources: Sequence[int], targets: Sequence[int], sizes: Sequence[int]) -> npt.NDArray[Any]:
+Numbers = Sequence[int] | npt.NDArray[np.int64]
+
+
+def piece_table(sources: Numbers, targets: Numbers, sizes: Numbers) -> npt.NDArray[Any]:
     """Return a PIECE table."""
     table = np.zeros(len(sizes), PIECE)
     table["source"], table["target"], table["size"] = sources, targets, sizes

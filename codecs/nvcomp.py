@@ -148,13 +148,15 @@ def encode(arrays: Sequence[Any], name: str, elements: Sequence[int], level: str
     return [result for result in results if result is not None]
 
 
-def decode(name: str, element: int, sources: Sequence[tuple[int, int]], targets: Sequence[tuple[int, int]]) -> None:
-    """Decode chunks from (address, size) each into their (address, size). Asynchronous but for reading headers."""
-    if not sources:
-        return
+Places = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Addresses and sizes."""
+
+
+def decode(name: str, element: int, sources: Places, targets: Places) -> None:
+    """Decode chunks, at least one, from their places to others. Asynchronous but for reading headers."""
     codec = _codec(name, element, "default", FORMATS[name].chunk, _device())
     try:
-        codec.decode(_batch(*_columns(sources)), out=_batch(*_columns(targets)))
+        codec.decode(_batch(*sources), out=_batch(*targets))
     except (RuntimeError, ValueError) as error:
         raise CorruptChunkError(f"a {name} chunk does not decode") from error
 
@@ -244,11 +246,6 @@ def _chunks(arrays: Sequence[Any], step: int) -> tuple[npt.NDArray[np.int64], np
     starts = np.array([int(array.data.ptr) for array in arrays], np.int64)[owners] + within * step
     sizes = np.minimum(step, np.array([array.size for array in arrays], np.int64)[owners] - within * step)
     return starts, sizes, owners
-
-
-def _columns(places: Sequence[tuple[int, int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    table = np.array(places, np.int64).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
 
 
 def _batch(addresses: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> Any:
