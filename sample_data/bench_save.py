@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -156,6 +157,11 @@ def measure(state: dict[str, Any], folder: Path, repeats: int, level: Any) -> di
     flat_state = flat(state)
     row: dict[str, Any] = {"level": level}
 
+    def note(name: str, value: Any) -> None:
+        """Keep a figure, and print it: a run that is cut short leaves what it has."""
+        row[name] = value
+        print(f"{level} {name}: {json.dumps(value)}", file=sys.stderr, flush=True)
+
     def save() -> Any:
         return nvckpt.save(state, ours, level=level)
 
@@ -167,28 +173,34 @@ def measure(state: dict[str, Any], folder: Path, repeats: int, level: Any) -> di
         file = state_file(pickle_bytes, storages, 0, gpu.checksums)
         return CodedAhead(gpu.engine(file), file, options)
 
-    row["save"] = timed(save, repeats)
+    note("save", timed(save, repeats))
     stages = save().wait().stages
-    row["stages"] = {stage.name: [stage.bytes, stage.seconds] for stage in stages}
-    row["extra"] = extra_memory(save)
-    row["torch.save"] = timed(lambda: torch.save(state, plain), repeats)
-    row["save_file"] = timed(lambda: safetensors.torch.save_file(flat_state, tensors), repeats)
+    note("stages", {stage.name: [stage.bytes, stage.seconds] for stage in stages})
+    note("extra", extra_memory(save))
+    note("torch.save", timed(lambda: torch.save(state, plain), repeats))
+    note("save_file", timed(lambda: safetensors.torch.save_file(flat_state, tensors), repeats))
     data = ours.read_bytes()
-    row["written"] = timed(lambda: write_alone(data, folder / "bench.raw"), repeats)
-    row["coded"] = timed(coded, repeats)
-    row["stopped"] = timed(lambda: nvckpt.save(state, ours, level=level, blocking=False), repeats, lambda s: s.wait())
-    row["bytes"] = {"state": sum(t.nbytes for t in flat_state.values()), "archive": ours.stat().st_size}
-    row["load"] = timed(lambda: nvckpt.load(ours, "cuda"), repeats, lambda got: check(got, state))
+    raw = folder / "bench.raw"
+    note("written", timed(lambda: write_alone(data, raw), repeats, lambda _: raw.unlink()))
+    # Where the name is new, nothing has to be freed: torch.save does that in the caller's time, nvckpt.save in a thread.
+    note("save, new name", timed(save, repeats, lambda _: ours.unlink()))
+    note("torch.save, new name", timed(lambda: torch.save(state, plain), repeats, lambda _: plain.unlink()))
+    save()
+    torch.save(state, plain)
+    note("coded", timed(coded, repeats))
+    note("stopped", timed(lambda: nvckpt.save(state, ours, level=level, blocking=False), repeats, lambda s: s.wait()))
+    note("bytes", {"state": sum(t.nbytes for t in flat_state.values()), "archive": ours.stat().st_size})
+    note("load", timed(lambda: nvckpt.load(ours, "cuda"), repeats, lambda got: check(got, state)))
     by_mapping = timed(lambda: torch.load(plain, "cuda", mmap=True), repeats, lambda got: check(got, state))
-    row["torch.load mmap"] = by_mapping
-    row["torch.load"] = timed(lambda: torch.load(plain, "cuda"), repeats)
-    row["load_file"] = timed(lambda: safetensors.torch.load_file(tensors, "cuda"), repeats)
+    note("torch.load mmap", by_mapping)
+    note("torch.load", timed(lambda: torch.load(plain, "cuda"), repeats))
+    note("load_file", timed(lambda: safetensors.torch.load_file(tensors, "cuda"), repeats))
     kvikio_read = read_by_kvikio(plain)
-    row["kvikio"] = timed(kvikio_read, repeats) if kvikio_read else None
+    note("kvikio", timed(kvikio_read, repeats) if kvikio_read else None)
     check(nvckpt.load(ours, "cpu"), state)
     nvckpt.decompress(ours, folder / "bench.again.pt", nvckpt.DecompressOptions(force=True))
     check(torch.load(folder / "bench.again.pt", "cuda"), state)
-    row["cpu"] = "the archive was loaded without the GPU, and its file restored: equal"
+    note("cpu", "the archive was loaded without the GPU, and its file restored: equal")
     return row
 
 
@@ -200,6 +212,7 @@ def shows(row: dict[str, Any]) -> dict[str, float]:
 
     found = {
         "torch.save / save": median("torch.save") / median("save"),
+        "torch.save / save, new names": median("torch.save, new name") / median("save, new name"),
         "save_file / save": median("save_file") / median("save"),
         "save / written": median("save") / median("written"),
         "stopped / coded": median("stopped") / median("coded"),
