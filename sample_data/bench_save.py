@@ -182,7 +182,7 @@ def measure(state: dict[str, Any], folder: Path, repeats: int, level: Any) -> di
     data = ours.read_bytes()
     raw = folder / "bench.raw"
     note("written", timed(lambda: write_alone(data, raw), repeats, lambda _: raw.unlink()))
-    # Where the name is new, nothing has to be freed: torch.save does that in the caller's time, nvckpt.save in a thread.
+    # Under a new name nothing has to be freed, which torch.save does in the caller's time and nvckpt.save in a thread.
     note("save, new name", timed(save, repeats, lambda _: ours.unlink()))
     note("torch.save, new name", timed(lambda: torch.save(state, plain), repeats, lambda _: plain.unlink()))
     save()
