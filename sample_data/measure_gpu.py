@@ -13,6 +13,7 @@ Sections, each into a JSON file of its own; one that fails is recorded with its 
     files       cp, compress and decompress of files of several sizes: times, memory, stages
     recipe      the obvious way with torch.load, nvCOMP and torch.save, on the smallest of these files
     codecs      the whole file with one codec each
+    layouts     each file of --layouts whole, at levels default and max
 
 README.md in the folder sums them up; it is written anew after each section. `scratch` is a tmpfs with room for about
 2.7 times the largest size, and the machine needs a quarter more than that while the file is made.
@@ -38,7 +39,7 @@ NVCKPT = (sys.executable, "-m", "nvckpt.cli")
 BENCH_CODECS = ("all", "float:level=fast", "zstd:level=fast")
 WHOLE_FILE = (("auto", "default"), ("zstd", "default"), ("ans", "default"), ("float", "fast"), ("float", "max"))
 KEPT = ("bytes_in", "bytes_out", "ratio", "seconds", "device", "verified", "stages", "bottleneck")
-SECTIONS = ("conditions", "bench_dense", "bench_moe", "direct", "files", "recipe", "codecs")
+SECTIONS = ("conditions", "bench_dense", "bench_moe", "direct", "files", "recipe", "codecs", "layouts")
 
 
 class Recorder:
@@ -185,6 +186,20 @@ def codecs(recorder: Recorder) -> dict[str, Any]:
     return found
 
 
+def layouts(recorder: Recorder) -> dict[str, Any]:
+    """Compress each checkpoint once at each level."""
+    if not recorder.options.layouts:
+        return {"skipped": "no files were given with --layouts"}
+    recorder.scratch.mkdir(exist_ok=True)
+    archive = recorder.scratch / "layout.nvckpt"
+    found = {}
+    for path in recorder.options.layouts:
+        for level in ("default", "max"):
+            command = ("compress", path, "-o", archive, "-f", "--level", level)
+            found[f"{path.stem}:{level}"] = attempt(lambda command=command: recorder.nvckpt(*command))
+    return found
+
+
 def attempt(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return the result, or the error as one."""
     try:
@@ -199,6 +214,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--dense", type=Path, required=True, metavar="FILE.pt", help="also what larger files grow from")
     parser.add_argument("--moe", type=Path, metavar="FILE.pt")
+    parser.add_argument("--layouts", type=Path, nargs="+", default=(), metavar="FILE.pt", help="of train_models.py")
     parser.add_argument("--scratch", type=Path, default=Path("/dev/shm"), help="a folder on a tmpfs")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, with commas between them")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
@@ -227,7 +243,7 @@ def main() -> None:
     work = {
         "bench_dense": lambda recorder: bench(recorder, options.dense),
         "bench_moe": lambda recorder: bench(recorder, options.moe),
-        "conditions": conditions, "direct": direct, "files": files, "recipe": recipe, "codecs": codecs,
+        "conditions": conditions, "direct": direct, "files": files, "recipe": recipe, "codecs": codecs, "layouts": layouts,
     }  # fmt: skip
     try:
         for name in (section for section in SECTIONS if section in options.only):

@@ -17,6 +17,7 @@ def summary(folder: Path) -> str:
         "files": _files,
         "recipe": _recipe,
         "codecs": _codecs,
+        "layouts": _codecs,
         "bench_dense": _bench,
         "bench_moe": _bench,
         "direct": _direct,
