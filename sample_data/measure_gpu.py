@@ -243,7 +243,8 @@ def main() -> None:
     work = {
         "bench_dense": lambda recorder: bench(recorder, options.dense),
         "bench_moe": lambda recorder: bench(recorder, options.moe),
-        "conditions": conditions, "direct": direct, "files": files, "recipe": recipe, "codecs": codecs, "layouts": layouts,
+        "conditions": conditions, "direct": direct, "files": files, "recipe": recipe, "codecs": codecs,
+        "layouts": layouts,
     }  # fmt: skip
     try:
         for name in (section for section in SECTIONS if section in options.only):
