@@ -6,7 +6,12 @@
 FLOAT_INLINE uint32_t sign_mask(uint32_t x) { return (uint32_t)((int32_t)x >> 31); }
 
 /* Both directions avoid branches that depend on data: a mispredicted one costs more than the step. Full rows are
- * unrolled by all lanes, so that states and symbols have fixed places. */
+ * encoded unrolled by all lanes, so that states and symbols have fixed places; eight at a time are as good in decoding.
+ *
+ * Decoding, clock ticks (2.45 GHz, Zen 3) a symbol of BF16 weights: 4.06 in C, unrolled by 32; 3.77 with a comparison
+ * that is also the carry of a subtraction, unrolled by 8. Tried: words taken in a loop over a mask of lanes 4.03,
+ * 32-bit positions 4.03, masks by comparison 4.36, conditional expressions 11.2 (branches).
+ */
 FLOAT_INLINE uint32_t encode_symbol(float_coding code, uint32_t *state, uint16_t *words, uint32_t position) {
     uint32_t x = *state, frequency = code.packed & 4095;
     uint32_t leaves = sign_mask((frequency << 19) - 1 - x);
@@ -55,10 +60,21 @@ FLOAT_INLINE int64_t decode_symbol(const uint8_t *words, int64_t position, const
     uint32_t x = *state, entry = slots[x & (FLOAT_PROBABILITY_SUM - 1)];
     x = (entry >> 20) * (x >> FLOAT_PROBABILITY_BITS) + (entry >> 8 & 4095);
     uint32_t next = ((const float_u16 *)words)[position - 1];
+    *symbol = (uint8_t)entry;
+#if defined(__x86_64__)
+    /* One comparison for both, which compilers make a branch of: 3.8 instead of 4.1 ticks a symbol. */
+    uint32_t grown = x << 16 | next;
+    __asm__("cmpl %3, %0\n\tcmovb %2, %0\n\tsbbq $0, %1"
+            : "+r"(x), "+r"(position)
+            : "r"(grown), "i"(FLOAT_STATE_LOW)
+            : "cc");
+    *state = x;
+    return position;
+#else
     int64_t takes = ((int64_t)x - FLOAT_STATE_LOW) >> 63;
     *state = x << (takes & 16) | (next & (uint32_t)takes);
-    *symbol = (uint8_t)entry;
     return position + takes;
+#endif
 }
 
 /* Lanes are taken in descending order, so that the words are read one by one from the end. A step takes 32 words at
@@ -67,7 +83,7 @@ FLOAT_INLINE int64_t decode_full_row(const uint8_t *words, int64_t position, con
                                      const uint32_t *slots, uint32_t states[FLOAT_LANES], uint8_t *symbols) {
     for (size_t column = 0; column < lane_values; column++) {
         if (position < 0) return position;
-#pragma GCC unroll 32
+#pragma GCC unroll 8
         for (size_t lane = FLOAT_LANES; lane-- > 0;)
             position = decode_symbol(words, position, slots, &states[lane], &symbols[lane * lane_values + column]);
     }
