@@ -52,7 +52,10 @@ class StateCoder(Protocol):
 
 
 class CudaStateCoder:
-    """One CUDA device, with a stream of its own for each thread."""
+    """One CUDA device, with streams that threads borrow.
+
+    CuPy keeps freed memory by stream, so streams of their own, made anew by each save's threads, would hoard it.
+    """
 
     def __init__(self, number: int, run: OnHost = map) -> None:
         import cupy
@@ -60,31 +63,41 @@ class CudaStateCoder:
         self._cupy = cupy
         self._cuda = cupy.cuda.Device(number)
         self._run = run
-        self._own = threading.local()
+        self._mine = threading.local()
+        self._idle: list[Any] = []
         with self._cuda:
             self.device: Device = CupyDevice()
             self._side = cupy.cuda.Stream(non_blocking=True)
+            self._sending = cupy.cuda.Stream(non_blocking=True)
             prepare()
 
-    def _stream(self) -> Any:
-        """The calling thread's stream."""
-        if not hasattr(self._own, "stream"):
-            self._own.stream = self._cupy.cuda.Stream(non_blocking=True)
-        return self._own.stream
+    @contextmanager
+    def _borrowed(self) -> Iterator[Any]:
+        """A stream that is the calling thread's for a while."""
+        try:
+            stream = self._idle.pop()
+        except IndexError:
+            stream = self._cupy.cuda.Stream(non_blocking=True)
+        self._mine.stream, self._mine.beside = stream, None
+        try:
+            with stream:
+                yield stream
+        finally:
+            self._mine.stream = None
+            self._idle.append(stream)
 
     @contextmanager
     def here(self) -> Iterator[None]:
         """See StateCoder; DeviceMemoryError when the device is full."""
-        with self._cuda, self._stream() as stream:
-            self._own.beside = None
+        with self._cuda, self._borrowed() as stream:
             try:
                 with self._memory_errors():
                     yield
             finally:
                 stream.synchronize()
                 # Memory of this stream is used again when it is dropped, whoever still reads it.
-                if self._own.beside is not None:
-                    self._own.beside.synchronize()
+                if self._mine.beside is not None:
+                    self._mine.beside.synchronize()
 
     @contextmanager
     def _memory_errors(self) -> Iterator[None]:
@@ -96,10 +109,10 @@ class CudaStateCoder:
     @contextmanager
     def beside(self) -> Iterator[None]:
         """See StateCoder."""
-        self._side.wait_event(self._stream().record())
+        self._side.wait_event(self._mine.stream.record())
         with self._side:
             yield
-            self._own.beside = self._side.record()
+            self._mine.beside = self._side.record()
 
     def pinned(self, size: int) -> Bytes:
         """See StateCoder."""
@@ -110,27 +123,27 @@ class CudaStateCoder:
     def encode(self, arrays: Sequence[Any], contents: Sequence[Content], choice: Choice) -> list[Block]:
         """See StateCoder; one copy from the device a stream, into pinned memory of exactly their size."""
         # Threads that code on the host fetch bytes by streams of their own.
-        self._stream().synchronize()
+        self._mine.stream.synchronize()
         coded = cuda_blocks.encode(arrays, contents, choice, None, self._run)
         sizes = [len(s.data) for block in coded for s in block.streams if is_array(s.data)]
         out = self.pinned(sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))
-        copied, _ = copy_to_host(coded, out, self._stream())
+        copied, _ = copy_to_host(coded, out, self._mine.stream)
         # The encoder's memory may only be used again when it was copied.
-        self._stream().synchronize()
+        self._mine.stream.synchronize()
         return copied
 
     def send(self, data: Bytes) -> Any:
         """See StateCoder; DeviceMemoryError when the device is full."""
-        with self._cuda, self._stream() as stream, self._memory_errors():
+        with self._cuda, self._sending, self._memory_errors():
             whole = self._cupy.empty(max(len(data), 1), np.uint8)
             if len(data):
-                whole[: len(data)].set(data, stream)
-            return whole, stream.record()
+                whole[: len(data)].set(data, self._sending)
+            return whole, self._sending.record()
 
     def decode(self, data: Bytes, sent: Any, coded: Sequence[Block], outs: Sequence[Any]) -> None:
         """See StateCoder."""
         whole, event = sent
-        self._stream().wait_event(event)
+        self._mine.stream.wait_event(event)
         heads = [[memoryview(s.data).cast("B") for s in block.streams] for block in coded]
         cuda_blocks.decode([placed(block, whole, data) for block in coded], outs, heads)
 

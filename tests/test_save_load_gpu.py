@@ -148,11 +148,12 @@ def test_safetensors_on_the_gpu(tmp_path):
 
 
 def test_memory_stays_below_a_gibibyte(tmp_path):
-    """Whatever the state's size: batches bound it."""
+    """Whatever the state's size, and however often: batches bound it."""
     import cupy
 
     state = {f"w{i}": torch.randn(64 << 20, device="cuda") for i in range(8)}
     cupy.get_default_memory_pool().free_all_blocks()
-    nvckpt.save(state, tmp_path / "x", level="fast")
+    for _ in range(4):
+        nvckpt.save(state, tmp_path / "x")
     pool = cupy.get_default_memory_pool()
     assert pool.total_bytes() < 1 << 30
