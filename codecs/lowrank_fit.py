@@ -1,36 +1,67 @@
 """Fitting what the codec `lowrank` predicts with: scales of rows and columns, and whole-number factors.
 
-Floating point, and free to be: a stream holds what was fitted, and decoding it is integer arithmetic (FORMAT.md 19).
+The same result on every machine (FORMAT.md 19.4): products of whole numbers, whose order does not matter, and single
+IEEE operations in a fixed order; no function of a mathematics library. None overflows, or makes a subnormal number.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from nvckpt.codecs import lowrank_basis
+from nvckpt.codecs.lowrank_basis import FINE, MOST_NUMBERS, MOST_SIDE, Doubles, Whole, bands
+from nvckpt.codecs.lowrank_choice import LOG_UNIT, NOTHING, Choice, choose
 from nvckpt.codecs.lowrank_grid import Kind
 from nvckpt.codecs.lowrank_record import MOST_FACTOR
 
-Matrix = npt.NDArray[np.floating]
+Words = npt.NDArray[np.unsignedinteger]
+Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
-# Components looked for in a large matrix; more gain a tenth of a bit and cost time.
-_RANK = 128
-_SPARE = 16
+RANK, SPARE = 128, 16
+"""Components looked for at most, and vectors more than those, which make the last of them better."""
+PASSES = 4
 _SHIFT = 20
 # What a product may be worth, so that multipliers stay below 2^30.
 _MOST_UNIT = 512.0
-# Numbers of a band: up to so many a matrix is fitted in double precision throughout.
-_BAND = 1 << 20
-_PASSES = 3
 # Rows and columns that tell whether anything is to be gained, and the least gain in bits a value.
 _SAMPLE_ROWS, _SAMPLE_COLS, _LEAST_GAIN = 192, 384, 0.03
-# Outliers beyond so many times the scale of their row and column are cut: they must not rule the factors.
-_LOUDEST = 1e6
+# Numbers are rounded to 2^-3 of their scale and cut at MOST_FACTOR, or more coarsely: so few may be cut.
+_FINEST, _CUT_ONE_IN = 3, 16384
+_EXPONENTS = 2047
 # A residual is taken to be at least this part of a number's last place.
-_FLOOR = 0.29
+_FLOOR, _SMALLEST = 0.29, 2.0**-126
+# Logarithms are exponents with 8 bits of the mantissa: by so much too low on the average.
+_LOG_BITS, _LOG_MEAN = 8, 15
+# Bounds of the scales, 160 and 200 octaves, so that no square overflows.
+_MOST_ROW, _MOST_COL = 8 * 160, 8 * 200
+# 2^(k / 8) and 2^(-k / 8), as every machine must have them: a library's may differ in the last place.
+_OCTAVE = np.array(
+    [
+        1.0,
+        1.0905077326652577,
+        1.189207115002721,
+        1.2968395546510096,
+        1.4142135623730951,
+        1.5422108254079407,
+        1.681792830507429,
+        1.8340080864093424,
+    ]
+)
+_INVERSE = np.array(
+    [
+        1.0,
+        0.9170040432046712,
+        0.8408964152537145,
+        0.7711054127039704,
+        0.7071067811865476,
+        0.6484197773255048,
+        0.5946035575013605,
+        0.5452538663326288,
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +79,29 @@ class Model:
     shift: int = _SHIFT
 
 
-def values_of(words: npt.NDArray[np.unsignedinteger], kind: Kind) -> npt.NDArray[np.float32]:
-    """Return words as numbers; what is not finite counts as zero."""
-    wide = words.astype(np.uint32)
+def values_of(words: Words, kind: Kind) -> Floats:
+    """Return words as numbers; what is not finite counts as zero, and so does what is subnormal."""
+    wide = words.astype(np.uint32, order="C")
     wide <<= np.uint32(32 - 8 * kind.word)
-    values = wide.view(np.float32)
-    values[~np.isfinite(values)] = 0
-    return values
+    exponent = wide >> np.uint32(23) & np.uint32(0xFF)
+    wide[(exponent == 0) | (exponent == 0xFF)] = 0
+    return wide.view(np.float32)
 
 
-def promises(words: npt.NDArray[np.unsignedinteger], kind: Kind) -> bool:
+def promises(words: Words, kind: Kind) -> bool:
     """Tell from some rows and columns whether a matrix has a signed part of low rank worth its factors."""
     rows, cols = words.shape
-    some = values_of(words[:: -(-rows // _SAMPLE_ROWS), :: -(-cols // _SAMPLE_COLS)], kind)
-    some = some[some.any(1)]
-    if min(some.shape) < 8 or (some >= 0).all() or (some <= 0).all():
+    some = words[:: -(-rows // _SAMPLE_ROWS), :: -(-cols // _SAMPLE_COLS)]
+    values = values_of(some, kind)
+    some = some[values.any(1)]
+    if min(some.shape) < 8 or (values >= 0).all() or (values <= 0).all():
         return False
-    z = _scaled(some, _scales(some, None, kind))
-    rank, _, gain = _choose(_svd(z)[1], z.shape, _energy(z))
-    return rank > 0 and gain > _LEAST_GAIN
+    return fit_passes(some, kind, 1)[1] > 2 * LOG_UNIT * _LEAST_GAIN * some.size
+
+
+def fit(words: Words, kind: Kind) -> Model:
+    """Fit a matrix without rows that are all zero."""
+    return fit_passes(words, kind, PASSES)[0]
 
 
 class _Scale(NamedTuple):
@@ -75,124 +110,124 @@ class _Scale(NamedTuple):
     rows: Ints
     cols: Ints
 
-    def factor(self, band: slice) -> Matrix:
-        """Return the scale of some rows as a factor."""
-        return np.exp2((self.rows[band, None] + self.cols) / 8)
+    def times(self, numbers: Doubles, band: slice, unit: float) -> Doubles:
+        """Return the numbers of some rows times their scales and a unit."""
+        rows, cols = self.rows[band], self.cols
+        by_row = np.ldexp(unit * _OCTAVE[rows & 7], rows >> 3)
+        scaled: Doubles = numbers * by_row[:, None] * np.ldexp(_OCTAVE[cols & 7], cols >> 3)
+        return scaled
+
+    def divide(self, values: Floats, band: slice) -> Doubles:
+        """Return the numbers of some rows in units of their scales."""
+        rows, cols = self.rows[band], self.cols
+        by_row = np.ldexp(_INVERSE[rows & 7], -(rows >> 3))
+        by_col = np.ldexp(_INVERSE[cols & 7], -(cols >> 3))
+        scaled: Doubles = values[band].astype(np.float64) * by_row[:, None] * by_col
+        return scaled
 
 
 class _Prediction(NamedTuple):
-    """Factors, the worth of their product, and the scale that it is in."""
+    """Factors, by component, the worth of their product, and the scale that it is in."""
 
-    left: Matrix
-    right: Matrix
+    left: Doubles
+    right: Doubles
     unit: float
     scale: _Scale
 
-    def of(self, band: slice) -> Matrix:
+    def of(self, band: slice) -> Doubles:
         """Return the prediction of some rows."""
-        return self.left[band] @ self.right.T * (self.unit * self.scale.factor(band))
+        return self.scale.times(self.left[:, band].T @ self.right, band, self.unit)
 
 
-def fit(words: npt.NDArray[np.unsignedinteger], kind: Kind) -> Model:
-    """Fit a matrix without rows that are all zero."""
+def fit_passes(words: Words, kind: Kind, passes: int) -> tuple[Model, int]:
+    """Fit a matrix without rows that are all zero; the model and the gain (see `Choice`) that the last pass saw."""
     values = values_of(words, kind)
-    scale = _scales(values, None, kind)
-    left, right, unit = _factors(_scaled(values, scale))
-    for _ in range(_PASSES if left.shape[1] else 0):
-        # The residual has other scales than the values; a product counts in the scale of the residual.
-        scale = _scales(values, _Prediction(left, right, unit, scale), kind)
-        left, right, unit = _factors(_scaled(values, scale))
-    if unit >= _MOST_UNIT:
-        left, right, unit = left[:, :0], right[:, :0], 0.0
-    multipliers = np.round(unit * np.exp2(np.arange(8) / 8) * (1 << _SHIFT)).astype(np.int64)
-    return Model(scale.rows + 8 * 127, scale.cols, left.astype(np.int64), right.astype(np.int64), multipliers)
+    rows, cols = values.shape
+    rank = min(RANK, rows * cols // (2 * (rows + cols)))
+    if max(rows, cols) > MOST_SIDE or rows * cols > MOST_NUMBERS:
+        rank = 0
+    basis = lowrank_basis.arbitrary(min(rank + SPARE, rows, cols), cols)
+    scale, prediction, choice = _scales(values, None, kind), None, NOTHING
+    for number in range(passes if rank else 0):
+        if prediction:
+            # The residual has other scales than the values; a product counts in the scale of the residual.
+            scale = _scales(values, prediction, kind)
+        z, shift = _whole(values, scale)
+        for _ in range(2 if number == passes - 1 else 1):
+            basis = lowrank_basis.orthogonal(lowrank_basis.by_rows(basis, z))
+            basis = lowrank_basis.orthogonal(lowrank_basis.by_columns(basis, z))
+        left, right, unit, choice, basis = _factors(z, shift, basis, rank)
+        prediction = _Prediction(left, right, unit, scale)
+        if not choice.rank:
+            break
+    if prediction is None or not choice.rank or prediction.unit >= _MOST_UNIT:
+        none = np.zeros((0, rows)), np.zeros((0, cols))
+        prediction, choice = _Prediction(*none, 0.0, _scales(values, None, kind)), NOTHING
+    multipliers = np.rint(prediction.unit * _OCTAVE * (1 << _SHIFT)).astype(np.int64)
+    factors = prediction.left.T.astype(np.int64), prediction.right.T.astype(np.int64)
+    return Model(prediction.scale.rows + 8 * 127, prediction.scale.cols, *factors, multipliers), choice.gain
 
 
-def _bands(shape: tuple[int, ...]) -> Iterator[slice]:
-    """Yield the rows of a matrix in bands, so that what is computed of them takes little memory."""
-    step = max(1, _BAND // shape[1])
-    for start in range(0, shape[0], step):
-        yield slice(start, start + step)
-
-
-def _scales(values: npt.NDArray[np.float32], prediction: _Prediction | None, kind: Kind) -> _Scale:
-    """Fit the mean logarithms of a residual's rows and columns, in eighths of an octave."""
-    rows, cols = np.empty(values.shape[0], np.int64), np.zeros(values.shape[1])
-    for band in _bands(values.shape):
+def _scales(values: Floats, prediction: _Prediction | None, kind: Kind) -> _Scale:
+    """Fit the mean logarithms of a residual's rows and columns, in eighths of an octave, rounded to the nearest."""
+    count, width = values.shape
+    rows, cols = np.empty(count, np.int64), np.zeros(width, np.int64)
+    unit = 1 << (_LOG_BITS - 3)
+    for band in bands(values.shape):
         held = values[band].astype(np.float64)
-        residual = np.abs(held - prediction.of(band)) if prediction else np.abs(held)
-        last_place = np.maximum(np.abs(held), 2.0**-126) * 2.0**-kind.mantissa
-        logarithm = 8 * np.log2(np.maximum(residual, _FLOOR * last_place))
-        rows[band] = np.round(logarithm.mean(1))
-        cols += (logarithm - rows[band, None]).sum(0)
-    return _Scale(rows, np.round(cols / len(rows)).astype(np.int64))
+        size = np.abs(held)
+        residual = np.abs(held - prediction.of(band)) if prediction else size
+        residual = np.maximum(residual, np.maximum(size, _SMALLEST) * (_FLOOR * 2.0**-kind.mantissa))
+        logarithm = (residual.view(np.int64) >> (52 - _LOG_BITS)) - (1023 << _LOG_BITS) + _LOG_MEAN
+        rows[band] = (logarithm.sum(1) + unit // 2 * width) // (unit * width)
+        cols += logarithm.sum(0)
+    rows = np.clip(rows, -_MOST_ROW, _MOST_ROW)
+    cols = (cols - unit * rows.sum() + unit // 2 * count) // (unit * count)
+    return _Scale(rows, np.clip(cols, -_MOST_COL, _MOST_COL))
 
 
-def _scaled(values: npt.NDArray[np.float32], scale: _Scale) -> Matrix:
-    """Return values in units of their scale; large matrices in single precision."""
-    z = np.empty(values.shape, np.float64 if values.size <= _BAND else np.float32)
-    for band in _bands(values.shape):
-        z[band] = np.clip(values[band] / scale.factor(band), -_LOUDEST, _LOUDEST)
-    return z
+def _whole(values: Floats, scale: _Scale) -> tuple[Whole, int]:
+    """Return values as whole numbers in units of 2^-shift of their scale, and the shift."""
+    counts = np.zeros(_EXPONENTS, np.int64)
+    for band in bands(values.shape):
+        exponents = np.abs(scale.divide(values, band)).view(np.int64) >> 52
+        counts += np.bincount(exponents.reshape(-1), minlength=_EXPONENTS)
+    shift, least = _FINEST, 1023 + MOST_FACTOR.bit_length()
+    while counts[least - shift :].sum() * _CUT_ONE_IN > values.size:
+        shift -= 1
+    z = np.empty(values.shape, np.int16)
+    for band in bands(values.shape):
+        z[band] = np.clip(np.rint(np.ldexp(scale.divide(values, band), shift)), -MOST_FACTOR, MOST_FACTOR)
+    return z, shift
 
 
-def _energy(z: Matrix) -> float:
-    return sum(float(np.square(z[band], dtype=np.float64).sum()) for band in _bands(z.shape))
-
-
-def _factors(z: Matrix) -> tuple[Matrix, Matrix, float]:
-    """Return whole-number factors of a matrix whose noise is about 1, and the worth of a product of theirs."""
-    u, singular, v = _svd(z)
-    rank, step, _ = _choose(singular, z.shape, _energy(z))
-    if not rank:
-        return u[:, :0], v[:, :0], 0.0
-    balance = (z.shape[0] / z.shape[1]) ** 0.25
-    root = np.sqrt(singular[:rank])
-    loudest = max(np.abs(u[:, :rank] * root).max() * balance, np.abs(v[:, :rank] * root).max() / balance)
-    step = max(step, loudest / MOST_FACTOR)
-    left = np.round(u[:, :rank] * (root * balance / step))
-    right = np.round(v[:, :rank] * (root / balance / step))
-    return left, right, step * step
-
-
-def _svd(z: Matrix) -> tuple[Matrix, Matrix, Matrix]:
-    """Return the leading singular vectors and values: all for a small matrix, by a range finder for a large one."""
-    if min(z.shape) <= 2 * _RANK:
-        u, singular, vt = np.linalg.svd(z, full_matrices=False)
-        return u.astype(np.float64), singular.astype(np.float64), vt.T.astype(np.float64)
-    narrow = z.astype(np.float32, copy=False)
-    start = np.random.default_rng(0).standard_normal((z.shape[1], _RANK + _SPARE), dtype=np.float32)
-    q = np.linalg.qr(narrow @ start)[0]
-    for _ in range(2):
-        q = np.linalg.qr(narrow @ np.linalg.qr(narrow.T @ q)[0])[0]
-    u, singular, vt = np.linalg.svd((q.T @ narrow).astype(np.float64), full_matrices=False)
-    leading: Matrix = singular[:_RANK].astype(np.float64)
-    return (q.astype(np.float64) @ u)[:, :_RANK], leading, vt[:_RANK].T.astype(np.float64)
-
-
-def _choose(singular: Matrix, shape: tuple[int, ...], energy: float) -> tuple[int, float, float]:
-    """Return the rank that makes the stream smallest, the step of its factors, and the gain in bits a value.
-
-    The rounding of the factors is made the part k (rows + cols) / n of the residual, the optimum in closed form.
-    """
-    if not len(singular) or energy <= 0:
-        return 0, 0.0, 0.0
-    rows, cols = shape
-    n = rows * cols
-    squares = np.cumsum(singular * singular)
-    ranks = np.arange(1, len(singular) + 1)
-    noise = ranks * (rows + cols) / n
-    rest = np.maximum(energy - squares, 1e-12 * energy) / n
-    balance = rows / cols  # the fourth power of what evens out the factors
-    weight = 1 / (cols * balance**0.5) + balance**0.5 / rows
-    step2 = 12 * noise * rest / (np.cumsum(singular) * weight)
-    side = np.zeros(len(singular))
-    for k in ranks[noise <= 0.5]:
-        power = 2 * np.pi * np.e * singular[:k] / step2[k - 1]
-        side[k - 1] = rows / 2 * np.log2(1 + power * balance**0.5 / rows).sum()
-        side[k - 1] += cols / 2 * np.log2(1 + power / (cols * balance**0.5)).sum() + 16 * k
-    gain = np.where(noise <= 0.5, -0.5 * np.log2(rest * (1 + noise) / (energy / n)) - side / n, -1.0)
-    best = int(gain.argmax())
-    if gain[best] <= 0:
-        return 0, 0.0, 0.0
-    return best + 1, float(np.sqrt(step2[best])), float(gain[best])
+def _factors(z: Whole, shift: int, basis: Doubles, rank: int) -> tuple[Doubles, Doubles, float, Choice, Doubles]:
+    """Return whole-number factors of a matrix, the worth of a product, what was chosen, and the basis in order."""
+    rows, cols = z.shape
+    products = lowrank_basis.by_rows(basis, z)
+    left, largest = lowrank_basis.rounded(products)
+    lefts, rights = left @ left.T, basis @ basis.T
+    widths = rights.diagonal()
+    # Component i of what is kept is worth[i] left[i] basis[i]; `shared` are the products of two such.
+    worth = np.divide(largest / MOST_FACTOR, widths, out=np.zeros(len(basis)), where=widths > 0)
+    shared = worth[:, None] * worth * (lefts * rights)
+    order = np.argsort(-shared.diagonal(), kind="stable")
+    shared, left, basis = shared[np.ix_(order, order)], left[order], basis[order]
+    lengths, widths, squares = lefts.diagonal()[order], widths[order], shared.diagonal()
+    # What each takes of the matrix, exactly: neither side is quite orthogonal, and the rest is a small difference.
+    finely = (left * lowrank_basis.rounded(products, FINE)[0][order]).sum(1)
+    common = 2 * worth[order] * (largest[order] / FINE) * finely
+    before = np.add.accumulate(np.tril(shared, -1), 1)[:, -1]
+    gone = np.add.accumulate(common - squares - 2 * before)
+    energy = np.ldexp(np.square(z, dtype=np.int64).sum().astype(np.float64), -2 * shift)
+    squares, gone = np.ldexp(squares, -2 * shift), np.ldexp(gone, -2 * shift)
+    choice = choose(squares[:rank], gone[:rank], (rows, cols), float(energy))
+    k = choice.rank
+    if not k:
+        return left[:0], basis[:0], 0.0, choice, basis
+    even, root = np.sqrt(np.sqrt(np.float64(rows) / cols)), np.sqrt(np.sqrt(squares[:k]))
+    by_left, by_right = root * even / np.sqrt(lengths[:k]), root / even / np.sqrt(widths[:k])
+    loudest = max((np.abs(left[:k]).max(1) * by_left).max(), (np.abs(basis[:k]).max(1) * by_right).max())
+    step = max(choice.step, loudest / MOST_FACTOR)
+    made = np.rint(left[:k] * (by_left / step)[:, None]), np.rint(basis[:k] * (by_right / step)[:, None])
+    return *made, step * step, choice, basis
