@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from nvckpt.codecs import blocks, cuda_planes, float_cuda, nvcomp, registry
+from nvckpt.codecs import blocks, cuda_planes, float_cuda, lowrank_cuda_decode, nvcomp, registry
 from nvckpt.codecs.base import Buffer
 from nvckpt.codecs.blocks import FLOAT_PLANES, NO_TRANSFORM, Block, Choice, Stream
 from nvckpt.codecs.chunked import HEAD_SIZE, align, pack_table, parse_table, read_table, table_size
@@ -199,6 +199,7 @@ class _Decoding:
     def __init__(self) -> None:
         self._device = CupyDevice()
         self._floats: list[tuple[Any, Any]] = []
+        self._low_rank: list[tuple[Any, Any, memoryview]] = []
         # Columns: addresses of sources and of targets, and bytes; of coded chunks before and after.
         self._copies: list[tuple[Numbers, Numbers, Numbers]] = []
         self._chunks: dict[tuple[str, int], list[tuple[Numbers, Numbers, Numbers, Numbers]]] = defaultdict(list)
@@ -226,6 +227,9 @@ class _Decoding:
             self._copies.append((np.array(place[:1]), np.array(place[1:2]), np.array(place[2:])))
         elif stream.codec_id == registry.FLOAT.id:
             self._floats.append((stream.data, out))
+        elif stream.codec_id == registry.LOW_RANK.id:
+            data: Any = stream.data
+            self._low_rank.append((data, out, memoryview(data.get()) if head is None else head))
         else:
             form = nvcomp.BY_ID[stream.codec_id]
             if form.own:
@@ -263,6 +267,10 @@ class _Decoding:
             nvcomp.decode(name, element, (sources, before), (targets, after))
         if self._floats:
             float_cuda.decode([stream for stream, _ in self._floats], [out for _, out in self._floats])
+        if self._low_rank:
+            streams, outs, heads = zip(*self._low_rank, strict=True)
+            places = [[(_address(array), int(array.size)) for array in arrays] for arrays in (streams, outs)]
+            lowrank_cuda_decode.decode(self._device, places[0], places[1], heads)
         for parts, block, out in self._joins:
             cuda_planes.join(parts, block.transform_param, block.transform_id == FLOAT_PLANES, out)
         self._device.synchronize()

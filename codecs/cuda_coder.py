@@ -231,7 +231,7 @@ def _on_device(block: Block) -> bool:
 
 
 # Standard streams come from anywhere, and nvCOMP's decoders are for sound data alone: the CPU's libraries read them.
-_DECODED_HERE = frozenset({0, 16, 17, 18, 19, 32})
+_DECODED_HERE = frozenset({0, 16, 17, 18, 19, 32, 34})
 
 
 def _for_device(block: Block) -> bool:

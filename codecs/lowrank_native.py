@@ -16,15 +16,15 @@ from nvckpt.codecs.lowrank_grid import CONTEXTS, Kind
 
 Words = npt.NDArray[np.unsignedinteger]
 
-# In the order of the numbers in kernels/lowrank_cpu.h; the sentences are the oracle's.
-_SENTENCES = (
+SENTENCES = (
     "",
     "a lowrank record has too few symbols",
     "a lowrank record has symbols left over",
     "the raw bits of a lowrank record do not fit its symbols",
     "a factor of a lowrank record is out of range",
 )
-_NO_MEMORY = len(_SENTENCES)
+"""What is wrong with a record, in the order of the numbers in kernels/lowrank_cpu.h; as the oracle says it."""
+_NO_MEMORY = len(SENTENCES)
 _PARTS = CONTEXTS + 2
 
 
@@ -117,7 +117,7 @@ def _check(error: int) -> None:
     if error == _NO_MEMORY:
         raise MemoryError("no memory for the lowrank codec's working space")
     if error:
-        raise CorruptChunkError(_SENTENCES[error])
+        raise CorruptChunkError(SENTENCES[error])
 
 
 @cache

@@ -19,6 +19,7 @@ MOST_FACTOR = 2047
 MOST_RANK = 1024
 MOST_GROUPS = 8
 _MOST_SHIFT = 32
+_GROUP_ENTRIES = 6000
 BITMAP, SCALES, FACTORS = range(3)
 """The first sections; behind the factors stand AFTER_FACTORS more: contexts, `below`, escapes, raw bits."""
 AFTER_FACTORS = CONTEXTS + 3
@@ -43,6 +44,29 @@ def strips(rows: int, cols: int) -> Iterator[slice]:
         yield slice(start, min(rows, start + step))
 
 
+def group_count(rank: int, entries: int) -> int:
+    """Return how many groups the encoder codes factors in whose components have so many entries each."""
+    return max(1, min(MOST_GROUPS, rank, rank * entries // _GROUP_ENTRIES)) if rank else 0
+
+
+def packed_head(
+    shape: tuple[int, ...],
+    kind: Kind,
+    rank: int,
+    groups: int,
+    shift: int,
+    multipliers: Sequence[int],
+    counts: Sequence[int],
+    sizes: Sequence[int],
+) -> tuple[bytes, list[int]]:
+    """Return what stands before the sections, whose `sizes` are given, where each begins, and where the record ends."""
+    starts = [align(HEAD.size + 4 * len(sizes))]
+    for size in sizes:
+        starts.append(align(starts[-1] + size))
+    head = HEAD.pack(starts[-1], *shape, rank, kind.word, groups, shift, *multipliers, *counts)
+    return (head + struct.pack(f"<{len(sizes)}I", *sizes)).ljust(starts[0], b"\0"), starts
+
+
 def packed(
     shape: tuple[int, ...],
     kind: Kind,
@@ -54,18 +78,14 @@ def packed(
     sections: Sequence[bytes],
 ) -> bytes:
     """Return a record."""
-    table = struct.pack(f"<{len(sections)}I", *map(len, sections))
-    body = bytearray(align(HEAD.size + len(table)))
-    body[HEAD.size : HEAD.size + len(table)] = table
-    for section in sections:
-        body += section + bytes(-len(section) % 16)
-    HEAD.pack_into(body, 0, len(body), *shape, rank, kind.word, groups, shift, *multipliers, *counts)
-    return bytes(body)
+    sizes = [len(section) for section in sections]
+    head, _ = packed_head(shape, kind, rank, groups, shift, multipliers, counts, sizes)
+    return head + b"".join(section + bytes(-len(section) % 16) for section in sections)
 
 
 @dataclass(slots=True)
 class Record:
-    """A record whose header and sections fit each other."""
+    """A record whose header and sections fit each other; `starts` tells where in the stream the sections begin."""
 
     rows: int
     cols: int
@@ -77,6 +97,7 @@ class Record:
     counts: tuple[int, ...]
     kept: npt.NDArray[np.bool_]
     sections: list[memoryview]
+    starts: list[int]
 
     @property
     def size(self) -> int:
@@ -93,7 +114,7 @@ def records(stream: memoryview, size: int) -> Iterator[Record]:
     """Yield the records of a stream of `size` original bytes; CorruptChunkError unless they make up both."""
     position = 0
     while position < len(stream):
-        record, length = _parse(stream[position:])
+        record, length = _parse(stream, position)
         position += length
         size -= record.size
         if size < 0:
@@ -103,7 +124,8 @@ def records(stream: memoryview, size: int) -> Iterator[Record]:
         raise CorruptChunkError("the matrices of a lowrank stream do not add up to its size")
 
 
-def _parse(stream: memoryview) -> tuple[Record, int]:
+def _parse(whole: memoryview, position: int) -> tuple[Record, int]:
+    stream = whole[position:]
     if len(stream) < HEAD.size or any(stream[17:32]):
         raise CorruptChunkError("the head of a lowrank record is damaged")
     length, rows, cols, rank, word, groups, shift, *numbers = HEAD.unpack_from(stream)
@@ -114,7 +136,7 @@ def _parse(stream: memoryview) -> tuple[Record, int]:
         raise CorruptChunkError("the head of a lowrank record contradicts itself")
     if not all(0 <= m < 1 << 30 for m in multipliers):
         raise CorruptChunkError("the head of a lowrank record contradicts itself")
-    sections = _sections(stream[:length], 2 + groups + AFTER_FACTORS)
+    starts, sections = _sections(stream[:length], 2 + groups + AFTER_FACTORS)
     bitmap = sections[BITMAP]
     if len(bitmap) != -(-rows // 8):
         raise CorruptChunkError("the bitmap of a lowrank record does not fit its rows")
@@ -123,33 +145,37 @@ def _parse(stream: memoryview) -> tuple[Record, int]:
         raise CorruptChunkError("the bitmap of a lowrank record does not fit its rows")
     kept = bits[:rows].astype(bool)
     kind = KINDS[word]
-    made = Record(rows, cols, rank, groups, shift, kind, np.array(multipliers, np.int64), tuple(counts), kept, sections)
-    return made, length
+    given, places = np.array(multipliers, np.int64), [position + start for start in starts]
+    return Record(rows, cols, rank, groups, shift, kind, given, tuple(counts), kept, sections, places), length
 
 
-def _sections(record: memoryview, count: int) -> list[memoryview]:
+def _sections(record: memoryview, count: int) -> tuple[list[int], list[memoryview]]:
     start = align(HEAD.size + 4 * count)
     if len(record) < start or any(record[HEAD.size + 4 * count : start]):
         raise CorruptChunkError("the sections of a lowrank record do not fit it")
-    found = []
+    starts, found = [], []
     for size in struct.unpack_from(f"<{count}I", record, HEAD.size):
         end = start + size
         if end > len(record) or any(record[end : align(end)]):
             raise CorruptChunkError("the sections of a lowrank record do not fit it")
+        starts.append(start)
         found.append(record[start:end])
         start = align(end)
     if start != len(record):
         raise CorruptChunkError("the sections of a lowrank record do not fit it")
-    return found
+    return starts, found
 
 
 def check(stream: memoryview, size: int, inner: Float) -> None:
     """CorruptChunkError unless the stream can hold matrices of `size` bytes; nothing is decoded."""
     for record in records(stream, size):
-        _check_record(record, inner)
+        for section, expected in zip(record.sections[SCALES:-2], float_sizes(record), strict=True):
+            if expected:
+                inner.check(section, expected)
 
 
-def _check_record(record: Record, inner: Float) -> None:
+def float_sizes(record: Record) -> list[int]:
+    """Return the original bytes of each `float` section; CorruptChunkError where the record contradicts itself."""
     *symbols, below, escapes = record.counts
     held = record.held
     numbers = held * record.cols
@@ -161,9 +187,7 @@ def _check_record(record: Record, inner: Float) -> None:
     if record.rank and not held:
         raise CorruptChunkError("the numbers of a lowrank record do not add up")
     for section, size in zip(record.sections[SCALES:-2], expected, strict=True):
-        if size:
-            inner.check(section, size)
-        elif len(section):
+        if len(section) and not size:
             raise CorruptChunkError("a section of a lowrank record has bytes for nothing")
     count = -(-held // max(1, STRIP // record.cols))
     raw = record.sections[-1]
@@ -171,3 +195,4 @@ def _check_record(record: Record, inner: Float) -> None:
         raise CorruptChunkError("the sections of a lowrank record do not fit it")
     if sum(struct.unpack_from(f"<{count}I", raw)) != len(raw) - 4 * count:
         raise CorruptChunkError("the raw bits of a lowrank record do not add up")
+    return expected

@@ -14,9 +14,8 @@ from nvckpt.codecs.errors import CorruptChunkError
 from nvckpt.codecs.float_codec import Float
 from nvckpt.codecs.lowrank_fit import Model
 from nvckpt.codecs.lowrank_grid import CONTEXTS, KINDS, Grid, Kind
-from nvckpt.codecs.lowrank_record import AFTER_FACTORS, FACTORS, MOST_FACTOR, MOST_GROUPS, SCALES, Record, strips
+from nvckpt.codecs.lowrank_record import AFTER_FACTORS, FACTORS, MOST_FACTOR, SCALES, Record, strips
 
-_GROUP_ENTRIES = 6000
 _BYTES, _PAIRS = Content(1), Content(2)
 # Matrices of a stack that are asked whether they have a part of low rank.
 _ASKED = 4
@@ -59,7 +58,7 @@ def encode_matrix(words: Words, kind: Kind, inner: Float, model: Model | None = 
         parts = _code(held, kind, model)
     *planes, escapes, raw = parts
     rank = len(folded)
-    groups = max(1, min(MOST_GROUPS, rank, rank * sum(held.shape) // _GROUP_ENTRIES)) if rank else 0
+    groups = lowrank_record.group_count(rank, sum(held.shape))
     sections = [bitmap, _coded(scales.tobytes(), _PAIRS, inner)]
     sections += [_coded(folded[part].tobytes(), _PAIRS, inner) for part in lowrank_record.group_slices(rank, groups)]
     sections += [*(_coded(plane, _BYTES, inner) for plane in planes), bytes(escapes), bytes(raw)]

@@ -75,6 +75,7 @@ static inline bool __any_sync(unsigned, int p) { return __ballot_sync(~0u, p) !=
 static inline unsigned __shfl_sync(unsigned, unsigned v, int from) { return warp_operation(v, [=](uint32_t* all, unsigned) { return all[from & 31]; }); }
 static inline unsigned __shfl_up_sync(unsigned, unsigned v, int d) { return warp_operation(v, [=](uint32_t* all, unsigned l) { return all[l >= (unsigned)d ? l - d : l]; }); }
 static inline unsigned __shfl_xor_sync(unsigned, unsigned v, int d) { return warp_operation(v, [=](uint32_t* all, unsigned l) { return all[l ^ d]; }); }
+static inline unsigned __match_any_sync(unsigned, unsigned v) { return warp_operation(v, [](uint32_t* all, unsigned l) { unsigned r = 0; for (int i = 0; i < 32; i++) r |= (unsigned)(all[i] == all[l]) << i; return r; }); }
 static inline unsigned __reduce_add_sync(unsigned, unsigned v) { return warp_operation(v, [](uint32_t* all, unsigned) { unsigned r = 0; for (int i = 0; i < 32; i++) r += all[i]; return r; }); }
 static inline unsigned __reduce_max_sync(unsigned, unsigned v) { return warp_operation(v, [](uint32_t* all, unsigned) { unsigned r = 0; for (int i = 0; i < 32; i++) r = all[i] > r ? all[i] : r; return r; }); }
 static inline uint32_t __funnelshift_l(uint32_t low, uint32_t high, uint32_t s) { return (uint32_t)((((uint64_t)high << 32 | low) << (s & 31)) >> 32); }

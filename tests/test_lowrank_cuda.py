@@ -1,0 +1,105 @@
+"""`lowrank` on a GPU: the oracle's streams decoded, alone, many in a call, large ones, and damaged ones."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from lowrank_streams import FLOAT, KINDS, by_cpu, contradictions, flipped, odd_matrix, stream_of
+from test_lowrank import as_words, low_rank
+from test_lowrank_native import some_model
+
+from nvckpt.codecs import float_cuda, lowrank_stream, registry
+from nvckpt.codecs.blocks import NO_TRANSFORM, Block, Stream
+from nvckpt.codecs.errors import CorruptChunkError
+from nvckpt.codecs.lowrank_record import MOST_FACTOR
+
+REASON = float_cuda.available()
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
+
+WORDS = (2, 4)
+
+
+def on_gpu(data):
+    import cupy
+
+    return cupy.asarray(np.frombuffer(data, np.uint8))
+
+
+def decoded(streams, sizes, heads=True):
+    """As the archive's blocks are decoded; what lies around each output must stay as it is."""
+    import cupy
+
+    from nvckpt.codecs import cuda_blocks
+
+    rooms = [cupy.full(size + 512, 0xDD, np.uint8) for size in sizes]
+    outs = [room[256 : 256 + size] for room, size in zip(rooms, sizes, strict=True)]
+    coded = [
+        Block(NO_TRANSFORM, 0, (Stream(registry.LOW_RANK.id, size, on_gpu(stream)),))
+        for stream, size in zip(streams, sizes, strict=True)
+    ]
+    try:
+        cuda_blocks.decode(coded, outs, [[memoryview(stream)] for stream in streams] if heads else None)
+    finally:
+        for room, size in zip(rooms, sizes, strict=True):
+            assert bool((room[:256] == 0xDD).all()) and bool((room[256 + size :] == 0xDD).all())
+    return [out.get().tobytes() for out in outs]
+
+
+@pytest.fixture(scope="module")
+def large():
+    """Words, a record coded with a model made by hand, whose sums are beyond 32 bits."""
+    made = {}
+    for word in WORDS:
+        rng = np.random.default_rng(word)
+        values = low_rank(4096, 4096, rank=4)
+        words = as_words(values, word)
+        words[100:130] = words[-1] = 0
+        words[7, ::5] = 1 << (8 * word - 1) | 5
+        model = replace(some_model((4096 - 31, 4096), 700, rng, values[words.any(1)]), shift=32)
+        model.left[5], model.right[9] = MOST_FACTOR, MOST_FACTOR
+        made[word] = words, lowrank_stream.encode_matrix(words, KINDS[word], FLOAT, model)
+    return made
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("shape", [(64, 64), (65, 130), (300, 513), (9, 16), (70, 1), (1000, 1001)])
+def test_the_oracles_streams_are_decoded(shape, word):
+    words = odd_matrix(*shape, word)
+    stream = stream_of([words], KINDS[word])
+    for heads in (True, False):
+        assert decoded([stream], [words.nbytes], heads) == [words.tobytes()]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_large_matrix_with_many_components(large, word):
+    words, stream = large[word]
+    for _ in range(3):
+        assert decoded([stream], [words.nbytes]) == [words.tobytes()]
+
+
+def test_many_streams_in_one_call(large):
+    groups = []
+    for i in range(60):
+        word = WORDS[i % 2]
+        matrices = [odd_matrix(40 + 7 * i, 30 + 11 * (i % 9), word, i + j) for j in range(1 + i % 3)]
+        groups.append((stream_of(matrices, KINDS[word]), b"".join(m.tobytes() for m in matrices)))
+    groups += [(stream, words.tobytes()) for words, stream in large.values()]
+    streams, originals = zip(*groups, strict=True)
+    for _ in range(3):
+        assert decoded(streams, [len(data) for data in originals]) == list(originals)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_damage_is_refused_where_the_cpu_refuses_it(word):
+    words = odd_matrix(70, 90, word)
+    stream = stream_of([words], KINDS[word])
+    damaged = list(flipped(stream, 200, np.random.default_rng(word)))
+    damaged += [changed for _, changed in contradictions(stream, words.nbytes)]
+    for each in damaged:
+        expected = by_cpu(each, words.nbytes)
+        if isinstance(expected, bytes):
+            assert decoded([each], [words.nbytes]) == [expected]
+        else:
+            with pytest.raises(CorruptChunkError):
+                decoded([each], [words.nbytes])
+    assert decoded([stream], [words.nbytes]) == [words.tobytes()]
