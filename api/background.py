@@ -1,6 +1,7 @@
 """Saves that go on while the training does: one at a time, and none of their errors is lost."""
 
 import atexit
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -32,6 +33,12 @@ class Saving:
             self._future.set_result(work())
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits, or to the next save
             self._future.set_exception(error)
+
+    def _leave(self) -> None:
+        """Make of this the copy in a forked child: the thread that saves is the parent's, and is not waited for."""
+        if not self._future.done():
+            self._future = Future()
+            self._future.set_exception(RuntimeError("the process that began this save waits for it, not its child"))
 
     def _finish(self) -> None:
         """Wait, and raise an error that nobody has been told."""
@@ -65,6 +72,18 @@ def run(work: Callable[[], CompressResult], *, blocking: bool) -> Saving:
     saving._run(work)
     saving.wait()
     return saving
+
+
+def _forget() -> None:
+    """Begin anew in a forked child, such as a worker that loads data: no thread of the parent's goes on there."""
+    global _lock, _last
+    _lock = threading.Lock()
+    before, _last = _last, None
+    if before is not None:
+        before._leave()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def wait() -> None:

@@ -2,10 +2,12 @@
 
 import io
 import os
+import threading
+import weakref
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -28,7 +30,7 @@ _SMALL = 64 << 10
 
 
 class Original:
-    """Random access to what an archive holds. Safe to share between threads for reading; `close` ends its threads.
+    """Random access to what an archive holds; `close` ends its threads. Safe to share between threads, and with forks.
 
     `read_ahead` decodes the frames behind those asked for, for readers that go from the start to the end.
     """
@@ -38,15 +40,23 @@ class Original:
         self.size = self.reader.index.original_size
         self._threads = thread_count(threads)
         self._read_ahead = self._threads if read_ahead else 0
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="nvckpt")
-        self._decoded: OrderedDict[int, Future[memoryview]] = OrderedDict()
-        self.references = references_of(self.reader)
+        self._closed = False
+        self._start()
+        _all.add(self)
         self._extents = sorted(_extents(self.reader))
         self._starts = [extent[0] for extent in self._extents]
         self._last = (-1, memoryview(b""))
 
+    def _start(self) -> None:
+        """Make what has threads or waits for them: a forked child, which has none of the parent's, begins anew."""
+        self._lock = threading.Lock()
+        self.references = references_of(self.reader)
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="nvckpt")
+        self._decoded: OrderedDict[int, Future[memoryview]] = OrderedDict()
+
     def close(self) -> None:
         """Drop what was decoded and end the threads."""
+        self._closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._decoded.clear()
         self._last = (-1, memoryview(b""))
@@ -67,8 +77,8 @@ class Original:
         numbers = list(dict.fromkeys(piece[0] for piece in pieces))
         place = {number: index for index, number in enumerate(numbers)}
         for number, start, position, length in pieces:
-            self._begin(numbers[place[number] : place[number] + self._threads + 1])
-            decoded = self._frame(number)
+            begun = self._begin(numbers[place[number] : place[number] + self._threads + 1])
+            decoded = self._frame(number, begun)
             out[position - offset : position - offset + length] = decoded[start : start + length]
             self._last = (number, decoded)
 
@@ -98,20 +108,25 @@ class Original:
         if numbers:
             self._begin(list(numbers))
 
-    def _begin(self, numbers: Sequence[int]) -> None:
-        """Have frames decoded in the background, the first of them for immediate use."""
+    def _begin(self, numbers: Sequence[int]) -> "Future[memoryview]":
+        """Have frames decoded in the background; returns the first of them, which is wanted at once."""
         last = numbers[-1]
-        for number in (*numbers, *range(last + 1, last + 1 + self._read_ahead)):
-            if number < len(self.reader.frames) and number not in self._decoded:
-                self._decoded[number] = self._frame_begun(number)
-        self._decoded.move_to_end(numbers[0])
-        # Enough for all frames of one window, whose tensors may alternate, and for those in work.
-        most = (2 + self._threads + self._read_ahead) * WINDOW
-        held = sum(self.reader.frames[number].header.original_size for number in self._decoded)
-        while held > most and len(self._decoded) > 1:
-            number, future = self._decoded.popitem(last=False)
-            future.cancel()
-            held -= self.reader.frames[number].header.original_size
+        with self._lock:
+            if self._closed:
+                raise ValueError("the archive is closed: read from it before close(), or inside its `with`")
+            for number in (*numbers, *range(last + 1, last + 1 + self._read_ahead)):
+                if number < len(self.reader.frames) and number not in self._decoded:
+                    self._decoded[number] = self._frame_begun(number)
+            self._decoded.move_to_end(numbers[0])
+            wanted = self._decoded[numbers[0]]
+            # Enough for all frames of one window, whose tensors may alternate, and for those in work.
+            most = (2 + self._threads + self._read_ahead) * WINDOW
+            held = sum(self.reader.frames[number].header.original_size for number in self._decoded)
+            while held > most and len(self._decoded) > 1:
+                number, future = self._decoded.popitem(last=False)
+                future.cancel()
+                held -= self.reader.frames[number].header.original_size
+        return wanted
 
     def _frame_begun(self, number: int) -> "Future[memoryview]":
         """Decode a frame in a thread, or a small one at once: handing it over would take longer."""
@@ -124,11 +139,25 @@ class Original:
             done.set_exception(error)
         return done
 
-    def _frame(self, number: int) -> memoryview:
+    def _frame(self, number: int, begun: "Future[memoryview]") -> memoryview:
         try:
-            return self._decoded[number].result()
+            try:
+                return begun.result()
+            except CancelledError:  # another thread needed the room
+                return decode_frame(self.reader, number, self.references)
         except FormatError as error:
             raise type(error)(damage_of(self.reader, number, str(error)).sentence()) from error
+
+
+_all: "weakref.WeakSet[Original]" = weakref.WeakSet()
+
+
+def _start_anew() -> None:
+    for original in tuple(_all):
+        original._start()
+
+
+os.register_at_fork(after_in_child=_start_anew)
 
 
 def _extents(reader: ArchiveReader) -> Iterator[tuple[int, int, int, int]]:
