@@ -94,16 +94,29 @@ class Block:
         return sum(len(s.data) for s in self.streams)
 
 
-def encode(data: Buffer, content: Content, choice: Choice, by_float: Block | None = None) -> Block:
-    """Code one block of at least one byte; the result is never larger than storing it.
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A block as another implementation has coded it: by `float`, and by `lowrank` where that promised something."""
 
-    `by_float` is the block as `float` codes it, where another implementation has done that already.
-    """
+    by_float: Block
+    by_low_rank: Block | None = None
+
+    @property
+    def last(self) -> Block:
+        """The attempt that zstd's are held against."""
+        return self.by_low_rank or self.by_float
+
+
+def encode(data: Buffer, content: Content, choice: Choice, made: Made | None = None) -> Block:
+    """Code one block of at least one byte; the result is never larger than storing it."""
     attempts = [_stored(data)]
     if coded_by_float(content, choice):
         narrowed = _narrowed_block(data, content, choice) if choice.codec == registry.AUTO else None
-        attempts.append(narrowed or by_float or _float_block(data, content, choice.level))
-        attempts += _low_rank_blocks(data, content, choice)
+        attempts.append(narrowed or (made.by_float if made else _float_block(data, content, choice.level)))
+        if made is None:
+            attempts += _low_rank_blocks(data, content, choice)
+        elif made.by_low_rank is not None:
+            attempts.append(made.by_low_rank)
         sampled = sample(memoryview(data).cast("B"))
         if standard_may_win(sampled, len(data), content, attempts[-1].encoded_size, choice):
             attempts.append(_standard_block(data, content, choice))
@@ -126,14 +139,16 @@ def standard_may_win(sampled: memoryview, size: int, content: Content, by_float:
     """
     if choice.codec != registry.AUTO:
         return False
-    if size <= _SMALL_FLOATS or choice.level == "max":
+    if size <= _SMALL_FLOATS:
         return True
+    # Level max takes what little there is.
+    clearly, noticed = (1.0, 0.0) if choice.level == "max" else (_CLEARLY, _NOTICED)
     share = _standard_block(sampled, content, Choice(registry.AUTO, "fast")).encoded_size / len(sampled)
-    if share >= _CLEARLY * by_float / size:
+    if share >= clearly * by_float / size:
         return False
     # The sample may lie in rows of zeros, which both code well, and the block mostly beside them.
     of_sample = _float_block(sampled, Content(content.word, content.kind), choice.level).encoded_size / len(sampled)
-    return share < _CLEARLY * of_sample - _NOTICED
+    return share < clearly * of_sample - noticed
 
 
 def others_may_win(sampled: memoryview, size: int, content: Content, by_float: int, choice: Choice) -> bool:
@@ -143,9 +158,13 @@ def others_may_win(sampled: memoryview, size: int, content: Content, by_float: i
     return standard_may_win(sampled, size, content, by_float, choice)
 
 
+def low_rank_may_win(content: Content, size: int, choice: Choice) -> bool:
+    """Tell whether a block of `size` bytes is one that `lowrank` codes, and is asked to: it takes long."""
+    return choice.codec == registry.AUTO and choice.level == "max" and registry.LOW_RANK.takes(content, size)
+
+
 def _low_rank_blocks(data: Buffer, content: Content, choice: Choice) -> list[Block]:
-    """Return the block by factors, where it is asked for and promises something: it takes long."""
-    if choice.codec != registry.AUTO or choice.level != "max":
+    if not low_rank_may_win(content, len(data), choice):
         return []
     stream = registry.LOW_RANK.encode_values(data, content)
     return [] if stream is None else [Block(NO_TRANSFORM, 0, (Stream(registry.LOW_RANK.id, len(data), stream),))]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from nvckpt.codecs import blocks, cuda_planes, float_cuda, lowrank_cuda_decode, nvcomp, registry
 from nvckpt.codecs.base import Buffer
-from nvckpt.codecs.blocks import FLOAT_PLANES, NO_TRANSFORM, Block, Choice, Stream
+from nvckpt.codecs.blocks import FLOAT_PLANES, NO_TRANSFORM, Block, Choice, Made, Stream
 from nvckpt.codecs.chunked import HEAD_SIZE, align, pack_table, parse_table, read_table, table_size
 from nvckpt.codecs.content import Content
 from nvckpt.codecs.cuda_pieces import copy_pieces, differing, piece_table
@@ -56,11 +56,11 @@ def encode(
     samples = {} if host else _samples([arrays[i] for i in floats])
 
     def settle(number: int) -> Block:
-        i, coded = floats[number], by_float[number]
+        i, made = floats[number], Made(by_float[number])
         sampled = blocks.sample(memoryview(get(i)).cast("B")) if host else samples[number]
-        if not blocks.others_may_win(sampled, arrays[i].size, contents[i], coded.encoded_size, choice):
-            return coded if coded.encoded_size < arrays[i].size else _stored(arrays[i])
-        return blocks.encode(get(i), contents[i], choice, coded)
+        if blocks.others_may_win(sampled, arrays[i].size, contents[i], made.last.encoded_size, choice):
+            return blocks.encode(get(i), contents[i], choice, made)
+        return min(_stored(arrays[i]), made.by_float, made.last, key=lambda block: block.encoded_size)
 
     results |= zip(floats, run(settle, range(len(floats))), strict=True)
     vendor = [i for i in numbers if routes[i] == "nvcomp"]

@@ -25,12 +25,17 @@ class LowRank(Codec):
         """Not for bytes of no known structure: `encode_values` is what tells whether there is anything to predict."""
         raise NotImplementedError("only encode_values knows the matrices")
 
-    def encode_values(self, data: Buffer, content: Content) -> bytes | None:
-        """Code a block of whole matrices; None unless they have a part of low rank that is worth its factors."""
+    @staticmethod
+    def takes(content: Content, size: int) -> bool:
+        """Tell whether a block of `size` bytes is made of whole matrices large enough to be fitted."""
         sides = [side for matrix in content.matrices for side in matrix]
         if _WORDS.get(content.kind) != content.word or not sides or min(sides) < _LEAST_SIDE:
-            return None
-        if sum(rows * cols for rows, cols in content.matrices) * content.word != len(data):
+            return False
+        return sum(rows * cols for rows, cols in content.matrices) * content.word == size
+
+    def encode_values(self, data: Buffer, content: Content) -> bytes | None:
+        """Code a block of whole matrices; None unless they have a part of low rank that is worth its factors."""
+        if not self.takes(content, len(data)):
             return None
         from nvckpt.codecs import lowrank_stream
 
