@@ -62,7 +62,7 @@ def choose(squares: Doubles, gone: Doubles, shape: tuple[int, int], energy: floa
 def logarithms(values: Doubles | np.float64) -> Ints:
     """Return the binary logarithms of positive numbers by their exponents and upper 8 bits, in 1 / LOG_UNIT."""
     bits = np.asarray(values).view(np.int64)
-    found: Ints = ((bits >> 52) - 1023) * LOG_UNIT + _TABLE[bits >> 44 & 0xFF]
+    found: Ints = ((bits >> 52) - 1023) * LOG_UNIT + LOGARITHMS[bits >> 44 & 0xFF]
     return found
 
 
@@ -78,4 +78,4 @@ def _make_table() -> Ints:
     return found
 
 
-_TABLE = _make_table()
+LOGARITHMS = _make_table()

@@ -25,7 +25,7 @@ RANK, SPARE = 128, 16
 PASSES = 4
 _SHIFT = 20
 # What a product may be worth, so that multipliers stay below 2^30.
-_MOST_UNIT = 512.0
+MOST_UNIT = 512.0
 # Rows and columns that tell whether anything is to be gained, and the least gain in bits a value.
 _SAMPLE_ROWS, _SAMPLE_COLS, _LEAST_GAIN = 192, 384, 0.03
 # Numbers are rounded to 2^-3 of their scale and cut at MOST_FACTOR, or more coarsely: so few may be cut.
@@ -90,13 +90,26 @@ def values_of(words: Words, kind: Kind) -> Floats:
 
 def promises(words: Words, kind: Kind) -> bool:
     """Tell from some rows and columns whether a matrix has a signed part of low rank worth its factors."""
-    rows, cols = words.shape
-    some = words[:: -(-rows // _SAMPLE_ROWS), :: -(-cols // _SAMPLE_COLS)]
-    values = values_of(some, kind)
-    some = some[values.any(1)]
-    if min(some.shape) < 8 or (values >= 0).all() or (values <= 0).all():
-        return False
-    return fit_passes(some, kind, 1)[1] > 2 * LOG_UNIT * _LEAST_GAIN * some.size
+    down, across = sample_steps(*words.shape)
+    some = worth_fitting(words[::down, ::across], kind)
+    return some is not None and is_worth(fit_passes(some, kind, 1)[1], some.size)
+
+
+def sample_steps(rows: int, cols: int) -> tuple[int, int]:
+    """Return every how many rows and columns are taken for a sample."""
+    return -(-rows // _SAMPLE_ROWS), -(-cols // _SAMPLE_COLS)
+
+
+def worth_fitting(sampled: Words, kind: Kind) -> Words | None:
+    """Return a sample's rows that are not all zero; None where they are few, or all of one sign."""
+    values = values_of(sampled, kind)
+    live = sampled[values.any(1)]
+    return None if min(live.shape) < 8 or (values >= 0).all() or (values <= 0).all() else live
+
+
+def is_worth(gain: int, size: int) -> bool:
+    """Tell whether a fitted sample of `size` numbers promises that a matrix repays its factors."""
+    return gain > 2 * LOG_UNIT * _LEAST_GAIN * size
 
 
 def fit(words: Words, kind: Kind) -> Model:
@@ -139,13 +152,22 @@ class _Prediction(NamedTuple):
         return self.scale.times(self.left[:, band].T @ self.right, band, self.unit)
 
 
+def most_rank(rows: int, cols: int) -> int:
+    """Return how many components are looked for; none in a matrix whose sums might not be exact."""
+    is_exact = max(rows, cols) <= MOST_SIDE and rows * cols <= MOST_NUMBERS
+    return min(RANK, rows * cols // (2 * (rows + cols))) if is_exact else 0
+
+
+def multipliers_of(unit: float) -> Ints:
+    """Return what a record has of the worth of a product."""
+    return np.rint(unit * _OCTAVE * (1 << _SHIFT)).astype(np.int64)
+
+
 def fit_passes(words: Words, kind: Kind, passes: int) -> tuple[Model, int]:
     """Fit a matrix without rows that are all zero; the model and the gain (see `Choice`) that the last pass saw."""
     values = values_of(words, kind)
     rows, cols = values.shape
-    rank = min(RANK, rows * cols // (2 * (rows + cols)))
-    if max(rows, cols) > MOST_SIDE or rows * cols > MOST_NUMBERS:
-        rank = 0
+    rank = most_rank(rows, cols)
     basis = lowrank_basis.arbitrary(min(rank + SPARE, rows, cols), cols)
     scale, prediction, choice = _scales(values, None, kind), None, NOTHING
     for number in range(passes if rank else 0):
@@ -160,10 +182,10 @@ def fit_passes(words: Words, kind: Kind, passes: int) -> tuple[Model, int]:
         prediction = _Prediction(left, right, unit, scale)
         if not choice.rank:
             break
-    if prediction is None or not choice.rank or prediction.unit >= _MOST_UNIT:
+    if prediction is None or not choice.rank or prediction.unit >= MOST_UNIT:
         none = np.zeros((0, rows)), np.zeros((0, cols))
         prediction, choice = _Prediction(*none, 0.0, _scales(values, None, kind)), NOTHING
-    multipliers = np.rint(prediction.unit * _OCTAVE * (1 << _SHIFT)).astype(np.int64)
+    multipliers = multipliers_of(prediction.unit)
     factors = prediction.left.T.astype(np.int64), prediction.right.T.astype(np.int64)
     return Model(prediction.scale.rows + 8 * 127, prediction.scale.cols, *factors, multipliers), choice.gain
 

@@ -17,8 +17,8 @@ from nvckpt.codecs.lowrank_grid import CONTEXTS, KINDS, Grid, Kind
 from nvckpt.codecs.lowrank_record import AFTER_FACTORS, FACTORS, MOST_FACTOR, SCALES, Record, strips
 
 _BYTES, _PAIRS = Content(1), Content(2)
-# Matrices of a stack that are asked whether they have a part of low rank.
-_ASKED = 4
+ASKED = 4
+"""Matrices of a stack that are asked whether they have a part of low rank."""
 
 Words = npt.NDArray[np.unsignedinteger]
 Ints = npt.NDArray[np.int64]
@@ -33,7 +33,7 @@ def encode(data: Buffer, word: int, matrices: Sequence[Matrix], inner: Float) ->
     for rows, cols in matrices:
         pieces.append(words[position : position + rows * cols].reshape(rows, cols))
         position += rows * cols
-    if not any(lowrank_fit.promises(piece, kind) for piece in pieces[:_ASKED]):
+    if not any(lowrank_fit.promises(piece, kind) for piece in pieces[:ASKED]):
         return None
     return b"".join(encode_matrix(piece, kind, inner) for piece in pieces)
 

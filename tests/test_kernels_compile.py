@@ -12,7 +12,16 @@ from nvckpt.codecs.float_cuda_device import KERNELS, defines, merged_source
 
 NVCC = shutil.which("nvcc")
 FILES = sorted(path.stem for path in KERNELS.glob("*.cu"))
-BY_WORD = {"float_decode", "float_encode", "float_fit", "float_transform", "lowrank_decode", "lowrank_encode"}
+BY_WORD = {
+    "float_decode",
+    "float_encode",
+    "float_fit",
+    "float_transform",
+    "lowrank_decode",
+    "lowrank_encode",
+    "lowrank_fit",
+    "lowrank_rows",
+}
 """Compiled for a kind of plane; the others are the same for all."""
 CASES = [(name, kind) for name in FILES for kind in (((2, 2), (4, 2)) if name in BY_WORD else ((1, 0),))]
 

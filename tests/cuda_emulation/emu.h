@@ -6,6 +6,7 @@
 #pragma once
 #define NVCKPT_EMULATED
 #include <ucontext.h>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -87,9 +88,17 @@ static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
     return r;
 }
 static inline uint32_t __umulhi(uint32_t a, uint32_t b) { return (uint64_t)a * b >> 32; }
+static inline double __dadd_rn(double a, double b) { return a + b; }
+static inline double __dmul_rn(double a, double b) { return a * b; }
+static inline double __ddiv_rn(double a, double b) { return a / b; }
+static inline double __dsqrt_rn(double a) { return sqrt(a); }
+static inline long long __double_as_longlong(double a) { long long r; memcpy(&r, &a, 8); return r; }
+static inline double __longlong_as_double(long long a) { double r; memcpy(&r, &a, 8); return r; }
+static inline float __uint_as_float(unsigned a) { float r; memcpy(&r, &a, 4); return r; }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __ffs(int x) { return __builtin_ffs(x); }
 template <class T> static inline T atomicAdd(T* p, T v) { T old = *p; *p = old + v; return old; }
+template <class T> static inline T atomicMax(T* p, T v) { T old = *p; *p = old > v ? old : v; return old; }
 template <class T> static inline T atomicOr(T* p, T v) { T old = *p; *p = old | v; return old; }
 
 namespace emulated {
