@@ -76,7 +76,7 @@ def run(work: Callable[[], CompressResult], *, blocking: bool) -> Saving:
 
 def _forget() -> None:
     """Begin anew in a forked child, such as a worker that loads data: no thread of the parent's goes on there."""
-    global _lock, _last
+    global _lock, _last  # noqa: PLW0603 - see `run`
     _lock = threading.Lock()
     before, _last = _last, None
     if before is not None:

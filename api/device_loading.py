@@ -115,7 +115,7 @@ class Placement:
             self._kept.append(placed)
             self._fill(placed.device.index, Target(offset, placed.nbytes(), placed.data_ptr()))
             return placed
-        memory: Any = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+        memory: Any = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
         self._original.read_into(offset, memoryview(memory))
         return self._restore(storage, location)
 

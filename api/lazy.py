@@ -27,7 +27,7 @@ class LazyStorage:
             if self._storage is None:
                 made: Any = torch.UntypedStorage
                 storage = made(self._size)
-                memory: Any = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+                memory: Any = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
                 self._original.read_into(self._offset, memoryview(memory))
                 self._storage = self._put(storage)
             return self._storage

@@ -54,7 +54,9 @@ def load(
     with _opened(f) as data:
         if isinstance(data, bytes):
             if not data.startswith(_TORCH_MAGICS):
-                raise NotAnArchiveError("the file is neither an nvckpt archive nor a file of torch.save")
+                raise NotAnArchiveError(
+                    "the file is neither an nvckpt archive nor one of torch.save (nvckpt.load_file takes safetensors)"
+                )
             return torch.load(f, map_location, weights_only=weights_only, **pickle_load_args)
         if lazy:
             return _lazily(f, map_location, weights_only, threads, pickle_load_args)

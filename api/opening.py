@@ -173,7 +173,7 @@ class TensorSlice:
             raise UnsupportedArchiveError(f"the rows of {self._view.name!r} do not begin at whole bytes")
         if first * bits // 8 + count * bits // 8 > self._segment.length:
             raise UnsupportedArchiveError(f"the tensor {self._view.name!r} is larger than its storage")
-        data = torch.empty(count * bits // 8, dtype=torch.uint8)
+        data = torch.empty(count * bits // 8, dtype=torch.uint8, device="cpu")
         out: Any = data.numpy()
         self._original.read_into(self._segment.offset + first * bits // 8, memoryview(out))
         if bits < 8:

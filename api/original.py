@@ -16,6 +16,7 @@ from nvckpt.formats.byte_source import ByteSource
 from nvckpt.formats.container import ArchiveReader
 from nvckpt.formats.errors import FormatError, MalformedCheckpointError
 from nvckpt.frames import decode_frame, references_of
+from nvckpt.limits import check_threads
 from nvckpt.pipeline import thread_count
 from nvckpt.plan import WINDOW
 
@@ -36,6 +37,7 @@ class Original:
     """
 
     def __init__(self, data: ByteSource, threads: int = 0, *, read_ahead: bool = False) -> None:
+        check_threads(threads)
         self.reader = ArchiveReader(data)
         self.size = self.reader.index.original_size
         self._threads = thread_count(threads)

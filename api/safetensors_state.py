@@ -38,6 +38,15 @@ class TensorBytes:
         return self._storage.read_at(self._offset + offset, length)
 
 
+def materialized(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same with plain tensors for lazily loaded ones, which have no memory to be written from."""
+    from nvckpt.lazy import LazyTensor
+
+    if not any(isinstance(tensor, LazyTensor) for tensor in (tensors.values() if isinstance(tensors, dict) else ())):
+        return tensors
+    return {n: tensor.materialize() if isinstance(tensor, LazyTensor) else tensor for n, tensor in tensors.items()}
+
+
 def safetensors_file(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None) -> JoinedBytes:
     """Lay out the file; ValueError, RuntimeError or TypeError as the library raises them for what it does not take."""
     _check(tensors)

@@ -4,6 +4,8 @@ The archive's original is the file that torch.save (or safetensors) would have w
 on archives works on these.
 """
 
+import errno
+import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +26,7 @@ from nvckpt.formats.sniff import read_source
 from nvckpt.limits import reading_allowance
 from nvckpt.pipeline import thread_count
 from nvckpt.results import CompressResult
-from nvckpt.safetensors_state import safetensors_file
+from nvckpt.safetensors_state import materialized, safetensors_file
 from nvckpt.state import PROTOCOL, StateFile, pickled, state_file
 
 if TYPE_CHECKING:
@@ -114,6 +116,7 @@ def save_file(
     """
     options = CompressOptions(codec, level, device, threads, force=True, verify=verify)
     target = _checked(filename)
+    tensors = materialized(tensors)
     file = safetensors_file(tensors, metadata)
     gpu = _gpu_of([tensor.untyped_storage() for tensor in tensors.values()], options)
     try:
@@ -130,7 +133,7 @@ def _checked(f: Target) -> Path | Writable:
             return f
         raise AttributeError(f"expected a path or a file object with a write method, not {type(f).__name__}")
     path = Path(f)
-    if path.is_dir():
+    if path.is_dir() or os.fspath(f).endswith(os.sep):
         raise NotARegularFileError(f"cannot save to {files.show(path)}: it is a directory; name a file in it")
     if not path.parent.is_dir():
         raise NotARegularFileError(f"Parent directory {files.show(path.parent)} does not exist.")
@@ -186,8 +189,12 @@ class _Stream(OutputFile):
         self._file = file
 
     def write(self, data: Buffer) -> None:
-        """Hand all of `data` on; an unbuffered file may take less at a time."""
+        """Hand all of `data` on; an unbuffered file may take less at a time, or refuse: then nobody else would tell."""
         view = memoryview(data).cast("B")
         while len(view):
             taken = self._file.write(view)
+            if taken is None and isinstance(self._file, io.RawIOBase):
+                raise BlockingIOError(errno.EAGAIN, "the file object does not block and took nothing: make it block")
+            if taken == 0:
+                raise OSError(errno.EIO, "the file object took none of what was written to it")
             view = view[taken if isinstance(taken, int) else len(view) :]

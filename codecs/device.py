@@ -17,7 +17,7 @@ def resolve(name: str, size: int | None = None, *, gpu_only: bool = False) -> st
     `auto` takes a GPU that is there for much data, or, with `gpu_only`, for any. UnknownNameError for a name that is no
     device; CodecUnavailableError for a GPU that cannot be used, with the remedy.
     """
-    base, _, index = name.partition(":")
+    base, _, index = name.partition(":") if isinstance(name, str) else ("", "", "")
     if base not in DEVICES or (":" in name and not (base == "cuda" and index.isdigit())):
         raise UnknownNameError(f"unknown device '{name}': choose auto, cpu, cuda or cuda:NUMBER")
     if base == "auto":

@@ -180,8 +180,7 @@ class AtomicFile(OutputFile):
 
 
 _open_files: set[AtomicFile] = set()
-# A forked child that ends must not remove what its parent still writes.
-os.register_at_fork(after_in_child=_open_files.clear)
+os.register_at_fork(after_in_child=_open_files.clear)  # a child that ends must not remove what its parent writes
 
 
 @atexit.register

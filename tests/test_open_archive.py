@@ -11,6 +11,7 @@ from odd_states import fingerprint
 
 import nvckpt
 from nvckpt import original as original_module
+from nvckpt.errors import InvalidRequestError
 from nvckpt.formats.dtypes import BY_TORCH_NAME
 from nvckpt.formats.errors import NotAnArchiveError, UnsupportedArchiveError
 from nvckpt.frames import decode_frame
@@ -92,6 +93,34 @@ def test_pieces_of_one_memory_that_do_not_overlap_may_be_saved(tmp_path):
     base = torch.arange(10.0)
     nvckpt.save_file({"a": base[:5], "b": base[5:]}, tmp_path / "x")
     assert nvckpt.load_file(tmp_path / "x")["b"].tolist() == [5, 6, 7, 8, 9]
+
+
+def test_tensors_loaded_lazily_may_be_saved(tmp_path):
+    """They have no memory yet, and seemed to share it."""
+    state = {"a": torch.arange(5.0), "b": torch.ones(2)}
+    nvckpt.save(state, tmp_path / "x")
+    nvckpt.save_file(nvckpt.load(tmp_path / "x", lazy=True), tmp_path / "y")
+    assert fingerprint(nvckpt.load_file(tmp_path / "y")) == fingerprint(state)
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_a_default_device_is_not_where_bytes_are_decoded(device, tmp_path):
+    """As torch.load, which goes by where tensors were."""
+    state = {"a": torch.arange(5.0), "b": torch.ones(2)}
+    nvckpt.save(state, tmp_path / "x")
+    nvckpt.save_file(state, tmp_path / "y")
+    with torch.device(device):
+        lazy = nvckpt.load(tmp_path / "x", lazy=True)
+        with nvckpt.open(tmp_path / "x") as archive:
+            found = [nvckpt.load_file(tmp_path / "y"), {name: lazy[name].materialize() for name in lazy}, dict(archive)]
+    assert [fingerprint(entry) for entry in found] == [fingerprint(state)] * 3
+
+
+def test_fewer_threads_than_none(tmp_path):
+    nvckpt.save(1, tmp_path / "x")
+    for read in (nvckpt.load, nvckpt.open):
+        with pytest.raises(InvalidRequestError, match="threads must be 0, for one a core, or more, not -1"):
+            read(tmp_path / "x", threads=-1)
 
 
 def test_load_file_of_other_things(tmp_path):

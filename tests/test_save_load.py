@@ -18,7 +18,7 @@ import xxhash
 from odd_states import STATES, TRUSTED, fingerprint
 
 import nvckpt
-from nvckpt.codecs.errors import InvalidLevelError
+from nvckpt.codecs.errors import InvalidLevelError, UnknownNameError
 from nvckpt.errors import InvalidRequestError, NotARegularFileError, WriteError
 from nvckpt.formats.atomic import AtomicFile
 from nvckpt.formats.errors import CorruptArchiveError, NotAnArchiveError, TruncatedArchiveError, UnsupportedArchiveError
@@ -210,9 +210,36 @@ def test_one_memory_as_two_types_is_torchs_error(tmp_path):
         nvckpt.save([base, base.view(torch.int32)], tmp_path / "x")
 
 
+class Refusing(io.RawIOBase):
+    """A raw file whose write answers as it is told: None where it would block, 0 where it takes nothing."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        return self.answer
+
+
+@pytest.mark.parametrize(("answer", "sentence"), [(None, "does not block and took nothing"), (0, "took none")])
+def test_a_file_object_that_takes_nothing_is_an_error(answer, sentence):
+    """Neither a save that seems to have worked nor one that never ends."""
+    with pytest.raises(OSError, match=sentence):
+        nvckpt.save(torch.ones(3), Refusing(answer))
+
+
+@pytest.mark.parametrize("device", [None, torch.device("cpu"), "tpu"])
+def test_devices_are_names(device, tmp_path):
+    with pytest.raises(UnknownNameError, match=r"unknown device .*: choose auto, cpu, cuda or cuda:NUMBER"):
+        nvckpt.save(1, tmp_path / "x", device=device)
+
+
 def test_paths_that_cannot_be(tmp_path):
-    with pytest.raises(NotARegularFileError, match="is a directory"):
-        nvckpt.save(1, tmp_path)
+    for folder in (tmp_path, f"{tmp_path / 'new'}/"):
+        with pytest.raises(NotARegularFileError, match="is a directory"):
+            nvckpt.save(1, folder)
     with pytest.raises(RuntimeError, match=r"Parent directory .* does not exist"):
         nvckpt.save(1, tmp_path / "no" / "x")
     with pytest.raises(IsADirectoryError):
@@ -248,7 +275,7 @@ def test_damage_names_the_tensor(tmp_path):
 
 def test_foreign_cut_and_newer_files(tmp_path):
     (tmp_path / "foreign").write_bytes(b"something else entirely")
-    with pytest.raises(NotAnArchiveError, match="neither an nvckpt archive nor a file"):
+    with pytest.raises(NotAnArchiveError, match="neither an nvckpt archive nor one of torch"):
         nvckpt.load(tmp_path / "foreign")
     (tmp_path / "cut.pt").write_bytes(torch_bytes(torch.ones(3))[:-7])
     with pytest.raises(RuntimeError, match="central directory"):
