@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any, Literal
 
 from nvckpt.benchmark_codecs import CodecSpec, parse_all
-from nvckpt.codecs import blocks, device, registry
+from nvckpt.codecs import blocks, derived_blocks, device, registry
 from nvckpt.costs import Figures
 from nvckpt.errors import InvalidRequestError
 from nvckpt.files import show
@@ -165,7 +165,7 @@ def _coded_size(part: Part, choice: blocks.Choice) -> int:
     """Return what compressing makes of a part; only `auto` looks for bytes that follow from others."""
     block = None
     if part.origin and choice.codec == registry.AUTO:
-        block = blocks.encode_derived(part.data, part.origin, part.references, part.content, choice)
+        block = derived_blocks.encode(part.data, part.origin, part.references, part.content, choice)
     return (block or blocks.encode(part.data, part.content, choice)).encoded_size + _FRAME
 
 

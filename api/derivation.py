@@ -21,7 +21,7 @@ _MOST_DEPTH = 2
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Bytes [offset, offset + length) of the original, said to follow from those at `source`; see `blocks.Origin`."""
+    """Bytes [offset, offset + length) of the original, said to follow from those at `source`: see Origin."""
 
     offset: int
     length: int

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
 
-from nvckpt.codecs import blocks, device, nvcomp, registry
+from nvckpt.codecs import blocks, derived_blocks, device, nvcomp, registry
 from nvckpt.codecs.errors import CodecUnavailableError, InvalidLevelError
 from nvckpt.codecs.memory import same_bytes, unfilled
 from nvckpt.errors import SourceChangedError, VerificationError
@@ -209,8 +209,8 @@ def encode_by_origin(job: EncodeJob, plan: BlockPlan, data: memoryview) -> block
     if plan.origin is None:
         return None
     source = read_ranges(job.data, plan.origin.ranges)
-    block = blocks.encode_derived(data, plan.origin, source, plan.content, job.choice)
-    if block is not None and job.verify and not same_bytes(blocks.decode_derived(block, len(data), source), data):
+    block = derived_blocks.encode(data, plan.origin, source, plan.content, job.choice)
+    if block is not None and job.verify and not same_bytes(derived_blocks.decode(block, len(data), source), data):
         raise VerificationError(f"a {registry.name_of(plan.origin.codec_id)} stream did not give the same bytes back")
     return block
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from nvckpt.codecs import blocks
+from nvckpt.codecs import blocks, derived_blocks
 from nvckpt.codecs.base import Buffer
-from nvckpt.codecs.blocks import Block, Origin
+from nvckpt.codecs.blocks import Block
+from nvckpt.codecs.derived_blocks import Origin
 from nvckpt.codecs.errors import CodecError, CorruptChunkError
 from nvckpt.formats.checksum import checksum
 from nvckpt.formats.container import FrameReader
@@ -65,9 +66,9 @@ def decode_frame(reader: FrameReader, number: int, references: References | None
     try:
         block = block_of(header, reader.read_payload(number))
         if header.references:
-            blocks.check_derived(block, header.original_size, sum(r.length for r in header.references))
+            derived_blocks.check(block, header.original_size, sum(r.length for r in header.references))
             source = (references or references_of(reader)).read(number)
-            data = blocks.decode_derived(block, header.original_size, source)
+            data = derived_blocks.decode(block, header.original_size, source)
         else:
             data = blocks.decode(block, header.original_size)
     except CodecError as error:

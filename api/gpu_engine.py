@@ -12,9 +12,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from nvckpt.codecs import blocks
-from nvckpt.codecs.blocks import Block, Origin
+from nvckpt.codecs.blocks import Block
 from nvckpt.codecs.content import BYTES
 from nvckpt.codecs.cuda_coder import Bytes, Part, host_bytes, put_bytes
+from nvckpt.codecs.derived_blocks import Origin
 from nvckpt.codecs.errors import CodecError, DeviceMemoryError, DeviceMismatchError
 from nvckpt.codecs.memory import same_bytes
 from nvckpt.codecs.registry import GPU_ONLY

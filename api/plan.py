@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from nvckpt.codecs.blocks import Origin
 from nvckpt.codecs.content import BYTES, Content, Kind
+from nvckpt.codecs.derived_blocks import Origin
 from nvckpt.derivation import Run
 from nvckpt.formats.layout import MAX_REFERENCES, Extent
 from nvckpt.formats.segments import Segment

@@ -8,8 +8,8 @@ from itertools import accumulate
 
 from nvckpt import files
 from nvckpt.codecs.base import Buffer
-from nvckpt.codecs.blocks import Origin
 from nvckpt.codecs.content import Content, Matrix
+from nvckpt.codecs.derived_blocks import Origin
 from nvckpt.derivation import find_runs
 from nvckpt.formats.byte_source import FileBytes
 from nvckpt.formats.layout import Extent

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nvckpt.codecs import derived, memory, planes, registry
+from nvckpt.codecs import memory, planes, registry
 from nvckpt.codecs.base import Buffer, Codec
 from nvckpt.codecs.chunked import ChunkedCodec
 from nvckpt.codecs.content import Content
@@ -31,8 +31,6 @@ _CLEARLY = 0.97
 _NOTICED = 0.005
 # Planes must beat the plain bytes clearly on a sample, which a stronger search may still improve.
 _WORTH_PLANES = 0.97
-# A derived stream up to this size is not compared with the plain codec.
-_SMALL_STREAM = 256
 # Below this, opaque bytes are text and tables, not arrays of numbers.
 _GUESS_FROM = 64 << 10
 
@@ -54,19 +52,6 @@ class Choice:
         registry.check_name(self.codec)
         registry.check_level(self.codec, self.level)
         registry.check_chunk(self.codec, self.chunk)
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What a block may follow from: a codec of `derived`, its parameter, and ranges (offset, length) of the original.
-
-    `depth` is 1 where these are coded by themselves, 2 where they follow from others in turn.
-    """
-
-    codec_id: int
-    param: int
-    ranges: tuple[tuple[int, int], ...]
-    depth: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,42 +178,6 @@ def _standard_block(data: Buffer, content: Content, choice: Choice) -> Block:
         parts = planes.split(data, word, transform == FLOAT_PLANES)
         streams = tuple(_plane_stream(part, attempts) for part in parts)
     return Block(transform, word, streams)
-
-
-def encode_derived(data: Buffer, origin: Origin, references: Buffer, content: Content, choice: Choice) -> Block | None:
-    """Code one block by the bytes it is said to follow from; None where it does not, or is smaller by itself."""
-    stream = derived.encode(origin.codec_id, origin.param, data, references)
-    if stream is None:
-        return None
-    if len(stream) > _SMALL_STREAM:
-        sampled = sample(memoryview(data).cast("B"))
-        alone = encode(sampled, Content(content.word, content.kind), choice).encoded_size
-        if alone * len(data) < len(stream) * len(sampled):
-            return None
-    return Block(NO_TRANSFORM, 0, (Stream(origin.codec_id, len(data), stream, origin.param),))
-
-
-def check_derived(block: Block, original_size: int, reference_size: int) -> None:
-    """Tell whether a block can follow from so many referenced bytes, before these are read and memory is reserved.
-
-    CorruptChunkError if it cannot; UnknownCodecError for a codec that this version knows no references for.
-    """
-    if any(stream.codec_id not in registry.DERIVED for stream in block.streams):
-        raise UnknownCodecError("needs bytes from elsewhere, which this nvckpt cannot use: install a newer one")
-    if [s.original_size for s in block.streams] != stream_sizes(block, original_size) or len(block.streams) > 1:
-        raise CorruptChunkError("the streams do not fit the transform")
-    stream = block.streams[0]
-    if stream.library_version:
-        raise CorruptChunkError(f"a {registry.name_of(stream.codec_id)} stream has a library version, and takes none")
-    derived.check(stream.codec_id, stream.codec_param, memoryview(stream.data), original_size, reference_size)
-
-
-def decode_derived(block: Block, original_size: int, references: Buffer) -> memoryview:
-    """The original bytes of a block that `check_derived` found right, and the bytes that it refers to."""
-    out = memory.unfilled(original_size)
-    stream = block.streams[0]
-    derived.decode(stream.codec_id, stream.codec_param, memoryview(stream.data), references, out)
-    return out
 
 
 def decode(block: Block, original_size: int) -> memoryview:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 from nvckpt import engines, frames
-from nvckpt.codecs import blocks
+from nvckpt.codecs import blocks, derived_blocks
 from nvckpt.codecs.errors import CodecError
 from nvckpt.formats import container, distcp, index, layout, safetensors_file, torch_legacy
 from nvckpt.formats.byte_source import MemoryBytes
@@ -138,8 +138,8 @@ def derived(data: bytes) -> None:
         return
     codec_id, param, size, references = _DERIVED.unpack_from(data)
     block = blocks.Block(0, 0, (blocks.Stream(codec_id, size, data[_DERIVED.size :], param),))
-    blocks.check_derived(block, size, references)
-    assert len(blocks.decode_derived(block, size, (bytes(range(256)) * 256)[:references])) == size
+    derived_blocks.check(block, size, references)
+    assert len(derived_blocks.decode(block, size, (bytes(range(256)) * 256)[:references])) == size
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
