@@ -7,6 +7,7 @@ from test_lowrank import as_words, low_rank
 from nvckpt.codecs import lowrank_record, lowrank_stream, registry
 from nvckpt.codecs.content import Content
 from nvckpt.codecs.errors import CorruptChunkError
+from nvckpt.codecs.lowrank_cuda_encode import Fitted
 from nvckpt.codecs.lowrank_grid import CONTEXTS, KINDS
 
 FLOAT = registry.FLOAT
@@ -27,6 +28,21 @@ def odd_matrix(rows, cols, word, seed=1):
 
 def stream_of(matrices, kind):
     return b"".join(lowrank_stream.encode_matrix(words, kind, FLOAT) for words in matrices)
+
+
+def fitted(put, words, model):
+    """A matrix in device memory, where `put` places bytes and tells their address, as the encoder is given it."""
+    kept = words.any(1)
+    bitmap = np.packbits(kept, bitorder="little").tobytes()
+    rows, cols, word = int(kept.sum()), words.shape[1], words.itemsize
+    if not rows:
+        return Fitted(len(words), 0, cols, word, bitmap)
+    folded = lowrank_stream._folded(model)
+    places = [put(np.ascontiguousarray(words[kept]).tobytes())]
+    places.append(put(np.concatenate([model.rows, model.cols]).astype("<i2").tobytes()))
+    places.append(put(folded.tobytes()))
+    numbers = model.multipliers.tolist()
+    return Fitted(len(words), rows, cols, word, bitmap, *places, len(folded), model.shift, numbers)
 
 
 def by_cpu(stream, size):
@@ -112,4 +128,4 @@ def _size(stream):
     return rows * cols * word
 
 
-__all__ = ["FLOAT", "KINDS", "by_cpu", "contradictions", "flipped", "odd_matrix", "stream_of"]
+__all__ = ["FLOAT", "KINDS", "by_cpu", "contradictions", "fitted", "flipped", "odd_matrix", "stream_of"]

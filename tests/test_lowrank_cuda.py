@@ -1,22 +1,24 @@
-"""`lowrank` on a GPU: the oracle's streams decoded, alone, many in a call, large ones, and damaged ones."""
+"""`lowrank` on a GPU: the oracle's bytes and back, alone, many in a call, large ones; damage is refused."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from lowrank_streams import FLOAT, KINDS, by_cpu, contradictions, flipped, odd_matrix, stream_of
+from lowrank_streams import FLOAT, KINDS, by_cpu, contradictions, fitted, flipped, odd_matrix, stream_of
 from test_lowrank import as_words, low_rank
 from test_lowrank_native import some_model
 
 from nvckpt.codecs import float_cuda, lowrank_stream, registry
 from nvckpt.codecs.blocks import NO_TRANSFORM, Block, Stream
 from nvckpt.codecs.errors import CorruptChunkError
+from nvckpt.codecs.lowrank_fit import fit
 from nvckpt.codecs.lowrank_record import MOST_FACTOR
 
 REASON = float_cuda.available()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
 
 WORDS = (2, 4)
+SHAPES = [(64, 64), (65, 130), (300, 513), (9, 16), (70, 1), (1000, 1001)]
 
 
 def on_gpu(data):
@@ -45,9 +47,24 @@ def decoded(streams, sizes, heads=True):
     return [out.get().tobytes() for out in outs]
 
 
+def encoded(streams):
+    """Streams of groups of (words, model)."""
+    from nvckpt.codecs.float_cuda_device import CupyDevice
+    from nvckpt.codecs.lowrank_cuda_encode import encode
+
+    kept = []
+
+    def put(data):
+        kept.append(on_gpu(data))
+        return kept[-1].data.ptr
+
+    groups = [[fitted(put, words, model) for words, model in matrices] for matrices in streams]
+    return [stream.get().tobytes() for stream in encode(CupyDevice(), groups)]
+
+
 @pytest.fixture(scope="module")
 def large():
-    """Words, a record coded with a model made by hand, whose sums are beyond 32 bits."""
+    """By word: words, a model made by hand whose sums are beyond 32 bits, and the oracle's record of them."""
     made = {}
     for word in WORDS:
         rng = np.random.default_rng(word)
@@ -57,12 +74,12 @@ def large():
         words[7, ::5] = 1 << (8 * word - 1) | 5
         model = replace(some_model((4096 - 31, 4096), 700, rng, values[words.any(1)]), shift=32)
         model.left[5], model.right[9] = MOST_FACTOR, MOST_FACTOR
-        made[word] = words, lowrank_stream.encode_matrix(words, KINDS[word], FLOAT, model)
+        made[word] = words, model, lowrank_stream.encode_matrix(words, KINDS[word], FLOAT, model)
     return made
 
 
 @pytest.mark.parametrize("word", WORDS)
-@pytest.mark.parametrize("shape", [(64, 64), (65, 130), (300, 513), (9, 16), (70, 1), (1000, 1001)])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_the_oracles_streams_are_decoded(shape, word):
     words = odd_matrix(*shape, word)
     stream = stream_of([words], KINDS[word])
@@ -72,9 +89,10 @@ def test_the_oracles_streams_are_decoded(shape, word):
 
 @pytest.mark.parametrize("word", WORDS)
 def test_large_matrix_with_many_components(large, word):
-    words, stream = large[word]
+    words, model, stream = large[word]
     for _ in range(3):
         assert decoded([stream], [words.nbytes]) == [words.tobytes()]
+        assert encoded([[(words, model)]]) == [stream]
 
 
 def test_many_streams_in_one_call(large):
@@ -83,10 +101,34 @@ def test_many_streams_in_one_call(large):
         word = WORDS[i % 2]
         matrices = [odd_matrix(40 + 7 * i, 30 + 11 * (i % 9), word, i + j) for j in range(1 + i % 3)]
         groups.append((stream_of(matrices, KINDS[word]), b"".join(m.tobytes() for m in matrices)))
-    groups += [(stream, words.tobytes()) for words, stream in large.values()]
+    groups += [(stream, words.tobytes()) for words, _, stream in large.values()]
     streams, originals = zip(*groups, strict=True)
     for _ in range(3):
         assert decoded(streams, [len(data) for data in originals]) == list(originals)
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("shape", [*SHAPES, (2, 140_000)])
+def test_the_oracles_bytes_are_coded(shape, word):
+    words = odd_matrix(*shape, word) if shape[0] > 8 else as_words(low_rank(*shape), word)
+    model = fit(words[words.any(1)], KINDS[word])
+    assert encoded([[(words, model)]]) == [lowrank_stream.encode_matrix(words, KINDS[word], FLOAT, model)]
+
+
+def test_many_matrices_in_one_call(large):
+    groups, expected = [], []
+    for i in range(40):
+        matrices = [odd_matrix(40 + 7 * i, 30 + 11 * (i % 9), WORDS[i % 2], i + j) for j in range(1 + i % 3)]
+        matrices[-1][...] = 0 if i % 5 == 0 else matrices[-1]
+        models = [fit(words[words.any(1)], KINDS[words.itemsize]) if words.any() else None for words in matrices]
+        groups.append(list(zip(matrices, models, strict=True)))
+        coded = [lowrank_stream.encode_matrix(w, KINDS[w.itemsize], FLOAT, model) for w, model in groups[-1]]
+        expected.append(b"".join(coded))
+    for words, model, stream in large.values():
+        groups.append([(words, model)])
+        expected.append(stream)
+    for _ in range(3):
+        assert encoded(groups) == expected
 
 
 @pytest.mark.parametrize("word", WORDS)

@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 from cuda_emulation.device import POISON, EmulatedDevice, compiler
-from lowrank_streams import KINDS, by_cpu, contradictions, flipped, odd_matrix, stream_of
+from lowrank_streams import FLOAT, KINDS, by_cpu, contradictions, fitted, flipped, odd_matrix, stream_of
 from test_lowrank import as_words, low_rank
+from test_lowrank_native import some_model
 
-from nvckpt.codecs import lowrank_record
+from nvckpt.codecs import lowrank_record, lowrank_stream
 from nvckpt.codecs.errors import CorruptChunkError
 from nvckpt.codecs.lowrank_cuda_decode import decode
+from nvckpt.codecs.lowrank_cuda_encode import encode
+from nvckpt.codecs.lowrank_fit import fit
 
 pytestmark = [
     pytest.mark.slow,
@@ -49,6 +52,21 @@ def decoded(device, streams, sizes):
     return [out.tobytes() for out in outs]
 
 
+def encoded(device, streams):
+    """Streams of groups of (words, model)."""
+    kept = []
+
+    def put(data):
+        address, _, memory = place(device, data)
+        kept.append(memory)
+        return address
+
+    groups = [[fitted(put, words, model) for words, model in matrices] for matrices in streams]
+    coded = encode(device, groups)
+    device.check_guards()
+    return [stream.tobytes() for stream in coded]
+
+
 def compare_with_the_cpu(device, stream, size):
     """The same words, or refused by both; why the device refused."""
     expected = by_cpu(stream, size)
@@ -81,6 +99,46 @@ def test_many_streams_in_one_call_whatever_memory_holds(folder, monkeypatch):
     for poison in POISON:
         assert decoded(EmulatedDevice(folder, poison), streams, [len(data) for data in originals]) == originals
     assert decoded(EmulatedDevice(folder), [], []) == []
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_oracles_bytes_are_coded(device, shape, word):
+    words = odd_matrix(*shape, word)
+    model = fit(words[words.any(1)], KINDS[word])
+    assert encoded(device, [[(words, model)]]) == [lowrank_stream.encode_matrix(words, KINDS[word], FLOAT, model)]
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize(("shape", "rank"), [((3, 17), 1), ((37, 50), 7), ((2, 131_100), 2), ((9, 40), 1024)])
+def test_any_model_gives_the_oracles_bytes(device, shape, rank, word):
+    """Coarse steps and all widths, strips of one row, sums beyond 32 bits."""
+    rng = np.random.default_rng(rank)
+    values = rng.standard_normal(shape) * np.exp2(rng.integers(-9, 9, shape)) * 1e-3
+    words = as_words(values, word)
+    some = words.reshape(-1)[::7]
+    some[:] = rng.integers(0, 1 << 8 * word, len(some), np.uint64)
+    model = some_model(shape, rank, rng, None if rank == 7 else values)
+    assert encoded(device, [[(words, model)]]) == [lowrank_stream.encode_matrix(words, KINDS[word], FLOAT, model)]
+
+
+def test_many_matrices_in_one_call_whatever_memory_holds(folder, monkeypatch):
+    monkeypatch.setattr(lowrank_record, "_GROUP_ENTRIES", 200)
+    some = {
+        word: [odd_matrix(66, 71, word, 2), np.zeros_like(odd_matrix(20, 30, word)), odd_matrix(80, 65, word, 3)]
+        for word in WORDS
+    }
+    groups = [some[4], some[2], some[4][1:2], some[2][:1] * 2]
+    models = [[fit(m[m.any(1)], KINDS[m.itemsize]) if m.any() else None for m in group] for group in groups]
+    given = [list(zip(*each, strict=True)) for each in zip(groups, models, strict=True)]
+    expected = [
+        b"".join(lowrank_stream.encode_matrix(words, KINDS[words.itemsize], FLOAT, model) for words, model in group)
+        for group in given
+    ]
+    for poison in POISON:
+        assert encoded(EmulatedDevice(folder, poison), given) == expected
+    assert encoded(EmulatedDevice(folder), given[2:3]) == expected[2:3]
+    assert encoded(EmulatedDevice(folder), []) == []
 
 
 @pytest.mark.parametrize("word", WORDS)

@@ -58,7 +58,9 @@ place_numbers(const Matrix* matrices, u32 count, u32* errors, u32 wrong) {
     const i16* scales = (const i16*)m.scales;
     const u32 row = tile.row + patch_row(), col = tile.col + patch_col();
     if (col >= m.cols) return;
-    for (u32 i = 0; i < kTilePatch && row + i < m.rows; i++) {
+#pragma unroll
+    for (u32 i = 0; i < kTilePatch; i++) {
+        if (row + i >= m.rows) break;
         PatchRow<Placed> values;
 #pragma unroll
         for (u32 j = 0; j < kTilePatch; j++) {
