@@ -209,7 +209,7 @@ def _fill(original: Original, some: _Read, payloads: dict[int, memoryview], code
         copy_pieces(device, piece_table(*zip(*copies, strict=True)))
 
 
-_ON_DEVICE = frozenset({0, registry.FLOAT.id, *registry.GPU_ONLY})
+_ON_DEVICE = frozenset({0, registry.FLOAT.id, registry.LOW_RANK.id, *registry.GPU_ONLY})
 
 
 def _for_device(original: Original, number: int) -> bool:

@@ -53,10 +53,11 @@ def encode(
     results: dict[int, Block] = {}
     floats = [i for i in numbers if routes[i] == "float"]
     by_float = _by_float([arrays[i] for i in floats], [contents[i] for i in floats], choice)
+    by_low_rank = _by_low_rank([arrays[i] for i in floats], [contents[i] for i in floats], choice)
     samples = {} if host else _samples([arrays[i] for i in floats])
 
     def settle(number: int) -> Block:
-        i, made = floats[number], Made(by_float[number])
+        i, made = floats[number], Made(by_float[number], by_low_rank.get(number))
         sampled = blocks.sample(memoryview(get(i)).cast("B")) if host else samples[number]
         if blocks.others_may_win(sampled, arrays[i].size, contents[i], made.last.encoded_size, choice):
             return blocks.encode(get(i), contents[i], choice, made)
@@ -95,6 +96,21 @@ def _by_float(arrays: Sequence[Any], contents: Sequence[Content], choice: Choice
         Block(NO_TRANSFORM, 0, (Stream(registry.FLOAT.id, array.size, stream),))
         for array, stream in zip(arrays, streams, strict=True)
     ]
+
+
+def _by_low_rank(arrays: Sequence[Any], contents: Sequence[Content], choice: Choice) -> dict[int, Block]:
+    """The blocks that promise something by factors, by number."""
+    asked = [i for i, a in enumerate(arrays) if blocks.low_rank_may_win(contents[i], a.size, choice)]
+    if not asked:
+        return {}
+    from nvckpt.codecs import lowrank_cuda_blocks
+
+    addresses, some = [_address(arrays[i]) for i in asked], [contents[i] for i in asked]
+    streams = lowrank_cuda_blocks.encode(CupyDevice(), addresses, some)
+    return {
+        asked[n]: Block(NO_TRANSFORM, 0, (Stream(registry.LOW_RANK.id, arrays[asked[n]].size, stream),))
+        for n, stream in streams.items()
+    }
 
 
 def _samples(arrays: Sequence[Any]) -> dict[int, memoryview]:

@@ -23,7 +23,7 @@ Ints = npt.NDArray[np.int64]
 RANK, SPARE = 128, 16
 """Components looked for at most, and vectors more than those, which make the last of them better."""
 PASSES = 4
-_SHIFT = 20
+SHIFT = 20
 # What a product may be worth, so that multipliers stay below 2^30.
 MOST_UNIT = 512.0
 # Rows and columns that tell whether anything is to be gained, and the least gain in bits a value.
@@ -76,7 +76,7 @@ class Model:
     left: Ints
     right: Ints
     multipliers: Ints
-    shift: int = _SHIFT
+    shift: int = SHIFT
 
 
 def values_of(words: Words, kind: Kind) -> Floats:
@@ -160,7 +160,7 @@ def most_rank(rows: int, cols: int) -> int:
 
 def multipliers_of(unit: float) -> Ints:
     """Return what a record has of the worth of a product."""
-    return np.rint(unit * _OCTAVE * (1 << _SHIFT)).astype(np.int64)
+    return np.rint(unit * _OCTAVE * (1 << SHIFT)).astype(np.int64)
 
 
 def fit_passes(words: Words, kind: Kind, passes: int) -> tuple[Model, int]:

@@ -8,8 +8,9 @@ from lowrank_streams import FLOAT, KINDS, by_cpu, contradictions, fitted, flippe
 from test_lowrank import as_words, low_rank
 from test_lowrank_native import some_model
 
-from nvckpt.codecs import float_cuda, lowrank_stream, registry
-from nvckpt.codecs.blocks import NO_TRANSFORM, Block, Stream
+from nvckpt.codecs import blocks, float_cuda, lowrank_stream, registry
+from nvckpt.codecs.blocks import NO_TRANSFORM, Block, Choice, Stream
+from nvckpt.codecs.content import Content
 from nvckpt.codecs.errors import CorruptChunkError
 from nvckpt.codecs.lowrank_fit import fit
 from nvckpt.codecs.lowrank_record import MOST_FACTOR
@@ -145,3 +146,27 @@ def test_damage_is_refused_where_the_cpu_refuses_it(word):
             with pytest.raises(CorruptChunkError):
                 decoded([each], [words.nbytes])
     assert decoded([stream], [words.nbytes]) == [words.tobytes()]
+
+
+def test_level_max_gives_the_blocks_of_the_cpu():
+    """Chosen by the same samples, fitted to the same factors, of the same bytes; and back."""
+    import cupy
+
+    from nvckpt.codecs import cuda_blocks
+
+    shapes = [(4, 512, 768), (2, 512, 768), (4, 64, 4096), (2, 2048, 80)]
+    data = [as_words(low_rank(rows, cols, seed=i), word).tobytes() for i, (word, rows, cols) in enumerate(shapes)]
+    contents = [Content(word, "bf16" if word == 2 else "fp32", ((rows, cols),)) for word, rows, cols in shapes]
+    noise = np.random.default_rng(1).standard_normal((256, 256)).astype("<f4").tobytes()
+    data, contents = [*data, noise], [*contents, Content(4, "fp32", ((256, 256),))]
+    arrays = [on_gpu(each) for each in data]
+    choice = Choice(level="max")
+    found = cuda_blocks.encode(arrays, contents, choice)
+    expected = [blocks.encode(each, content, choice) for each, content in zip(data, contents, strict=True)]
+    assert [registry.name_of(block.streams[0].codec_id) for block in expected] == ["lowrank"] * 4 + ["float"]
+    for block, other in zip(found, expected, strict=True):
+        assert [s.codec_id for s in block.streams] == [s.codec_id for s in other.streams]
+        assert [bytes(cupy.asnumpy(s.data)) for s in block.streams] == [bytes(s.data) for s in other.streams]
+    outs = [cupy.empty(len(each), np.uint8) for each in data]
+    cuda_blocks.decode(found, outs)
+    assert [out.get().tobytes() for out in outs] == data
