@@ -14,6 +14,8 @@ from nvckpt.codecs.content import Content
 from nvckpt.codecs.errors import CorruptChunkError
 from nvckpt.codecs.lowrank_fit import fit
 from nvckpt.codecs.lowrank_record import MOST_FACTOR
+from nvckpt.formats.byte_source import MemoryBytes
+from nvckpt.formats.container import ArchiveReader
 
 REASON = float_cuda.available()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
@@ -102,6 +104,9 @@ def test_many_streams_in_one_call(large):
         word = WORDS[i % 2]
         matrices = [odd_matrix(40 + 7 * i, 30 + 11 * (i % 9), word, i + j) for j in range(1 + i % 3)]
         groups.append((stream_of(matrices, KINDS[word]), b"".join(m.tobytes() for m in matrices)))
+    odd = as_words(low_rank(9, 15), 2), as_words(low_rank(200, 301), 4)
+    both = b"".join(stream_of([words], KINDS[words.itemsize]) for words in odd)
+    groups.append((both, odd[0].tobytes() + odd[1].tobytes()))
     groups += [(stream, words.tobytes()) for words, _, stream in large.values()]
     streams, originals = zip(*groups, strict=True)
     for _ in range(3):
@@ -130,6 +135,20 @@ def test_many_matrices_in_one_call(large):
         expected.append(stream)
     for _ in range(3):
         assert encoded(groups) == expected
+
+
+def test_archives_of_level_max_are_restored(tmp_path):
+    """By the GPU, what the CPU coded; verified there, too."""
+    from safetensors.numpy import save_file
+    from test_cuda_blocks import run_main
+
+    path, archive, back = tmp_path / "m.safetensors", tmp_path / "archive", tmp_path / "back"
+    save_file({f"m.{i}": low_rank(300 + i, 400, seed=i) for i in range(8)}, path)
+    assert run_main("compress", "--device", "cpu", "--level", "max", "-q", "-o", str(archive), str(path)) == 0
+    frames = ArchiveReader(MemoryBytes(archive.read_bytes())).frames
+    assert any(s.codec_id == registry.LOW_RANK.id for frame in frames for s in frame.header.streams)
+    assert run_main("decompress", "--device", "cuda", "-q", "-o", str(back), str(archive)) == 0
+    assert back.read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("word", WORDS)

@@ -87,7 +87,7 @@ def test_the_oracles_streams_are_decoded(device, shape, word):
 
 
 def test_many_streams_in_one_call_whatever_memory_holds(folder, monkeypatch):
-    """Several records a stream, both words, matrices of zeros, groups of factors that are not aligned."""
+    """Several records a stream, both words, matrices of zeros; groups of factors and a matrix that are not aligned."""
     monkeypatch.setattr(lowrank_record, "_GROUP_ENTRIES", 200)
     some = {
         word: [odd_matrix(66, 71, word, 2), np.zeros_like(odd_matrix(20, 30, word)), odd_matrix(80, 65, word, 3)]
@@ -96,6 +96,9 @@ def test_many_streams_in_one_call_whatever_memory_holds(folder, monkeypatch):
     groups = [(some[4], 4), (some[2], 2), (some[4][1:2], 4), (some[2][:1] * 2, 2)]
     streams = [stream_of(matrices, KINDS[word]) for matrices, word in groups]
     originals = [b"".join(m.tobytes() for m in matrices) for matrices, _ in groups]
+    odd = as_words(low_rank(9, 15), 2), as_words(low_rank(20, 30), 4)
+    streams.append(b"".join(stream_of([words], KINDS[words.itemsize]) for words in odd))
+    originals.append(odd[0].tobytes() + odd[1].tobytes())
     for poison in POISON:
         assert decoded(EmulatedDevice(folder, poison), streams, [len(data) for data in originals]) == originals
     assert decoded(EmulatedDevice(folder), [], []) == []

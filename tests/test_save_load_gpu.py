@@ -92,6 +92,17 @@ def test_several_batches_and_host_tensors(level, tmp_path):
     assert fingerprint(nvckpt.load(tmp_path / "y", "cuda:0"))[1][:2] == fingerprint(moved(cpu))[1][:2]
 
 
+def test_momentum_of_low_rank_is_decoded_on_the_gpu(tmp_path):
+    """Level max of the CPU predicts it (codec lowrank)."""
+    torch.manual_seed(4)
+    noise = [0.02 * torch.randn(300 + i, 500) for i in range(4)]
+    momentum = [each + torch.randn(len(each), 3) @ torch.randn(3, 500) for each in noise]
+    nvckpt.save({"fp32": momentum, "bf16": [each.bfloat16() for each in momentum]}, tmp_path / "x", level="max")
+    tensors = nvckpt.load(tmp_path / "x", "cuda:0")
+    for mine, half, theirs in zip(tensors["fp32"], tensors["bf16"], momentum, strict=True):
+        assert mine.is_cuda and torch.equal(mine.cpu(), theirs) and torch.equal(half.cpu(), theirs.bfloat16())
+
+
 def test_the_state_of_the_call_is_what_a_background_save_writes(tmp_path):
     obj = large()
     expected = fingerprint(obj)
