@@ -2,6 +2,7 @@
 
 The same result on every machine (FORMAT.md 19.4): products of whole numbers, whose order does not matter, and single
 IEEE operations in a fixed order; no function of a mathematics library. None overflows, or makes a subnormal number.
+In C where that was built; this is the oracle.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nvckpt.codecs import lowrank_basis
+from nvckpt.codecs import lowrank_basis, lowrank_native
 from nvckpt.codecs.lowrank_basis import FINE, MOST_NUMBERS, MOST_SIDE, Doubles, Whole, bands
 from nvckpt.codecs.lowrank_choice import LOG_UNIT, NOTHING, Choice, choose
 from nvckpt.codecs.lowrank_grid import Kind
@@ -92,7 +93,7 @@ def promises(words: Words, kind: Kind) -> bool:
     """Tell from some rows and columns whether a matrix has a signed part of low rank worth its factors."""
     down, across = sample_steps(*words.shape)
     some = worth_fitting(words[::down, ::across], kind)
-    return some is not None and is_worth(fit_passes(some, kind, 1)[1], some.size)
+    return some is not None and is_worth(_fit(some, kind, 1)[1], some.size)
 
 
 def sample_steps(rows: int, cols: int) -> tuple[int, int]:
@@ -114,7 +115,17 @@ def is_worth(gain: int, size: int) -> bool:
 
 def fit(words: Words, kind: Kind) -> Model:
     """Fit a matrix without rows that are all zero."""
-    return fit_passes(words, kind, PASSES)[0]
+    return _fit(words, kind, PASSES)[0]
+
+
+def _fit(words: Words, kind: Kind, passes: int) -> tuple[Model, int]:
+    if not lowrank_native.available():
+        return fit_passes(words, kind, passes)
+    rows, cols = words.shape
+    made = lowrank_native.fit(words, kind, most_rank(rows, cols), passes)
+    scales, entries = made.scales.astype(np.int64), made.factors.T.astype(np.int64)
+    multipliers = np.array(made.multipliers, np.int64)
+    return Model(scales[:rows], scales[rows:], entries[:rows], entries[rows:], multipliers), made.gain
 
 
 class _Scale(NamedTuple):

@@ -46,6 +46,28 @@ class _Matrix(ctypes.Structure):
     )
 
 
+class _Model(ctypes.Structure):
+    """`lowrank_model` of kernels/lowrank_fit.c."""
+
+    _fields_ = (
+        ("scales", ctypes.c_void_p),
+        ("factors", ctypes.c_void_p),
+        ("multipliers", ctypes.c_int64 * 8),
+        ("gain", ctypes.c_int64),
+        ("rank", ctypes.c_int32),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A fitted model: scales of rows, then of columns; of each component the rows' entries, then the columns'."""
+
+    scales: npt.NDArray[np.int32]
+    factors: npt.NDArray[np.int16]
+    multipliers: Sequence[int]
+    gain: int
+
+
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """Kept rows and their model, as records have it: `folded` holds rows' and columns' entries of each component."""
@@ -69,6 +91,20 @@ class Matrix:
 def available() -> bool:
     """Tell whether the C functions are there."""
     return float_native.available() is None
+
+
+def fit(words: Words, kind: Kind, most: int, passes: int, *, simd: Simd = "auto") -> Fitted:
+    """Fit a matrix, whose rank is `most` at most; `gain` is what the last pass saw (lowrank_choice.py)."""
+    held = np.ascontiguousarray(words)
+    rows, cols = held.shape
+    scales, factors = np.empty(rows + cols, np.int32), np.empty((most, rows + cols), np.int16)
+    model = _Model(scales.ctypes.data, factors.ctypes.data)
+    _check(
+        _library().nvckpt_lowrank_fit(
+            held.ctypes.data, rows, cols, kind.word, passes, ctypes.byref(model), float_native.SIMD[simd]
+        )
+    )
+    return Fitted(scales, factors[: model.rank], list(model.multipliers), model.gain)
 
 
 def encode(matrix: Matrix, words: Words, *, simd: Simd = "auto") -> list[memoryview]:
@@ -126,6 +162,8 @@ def _library() -> ctypes.CDLL:
     pointer, number = ctypes.c_void_p, ctypes.c_int
     library.nvckpt_lowrank_encode.restype = number
     library.nvckpt_lowrank_encode.argtypes = [pointer] * 6 + [number]
+    library.nvckpt_lowrank_fit.restype = number
+    library.nvckpt_lowrank_fit.argtypes = [pointer, ctypes.c_uint64, ctypes.c_uint64, number, number, pointer, number]
     library.nvckpt_lowrank_decode.restype = number
     library.nvckpt_lowrank_decode.argtypes = [*[pointer] * 4, ctypes.c_uint64, pointer, number]
     return library

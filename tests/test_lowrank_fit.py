@@ -39,6 +39,11 @@ def digest(model: lowrank_fit.Model) -> str:
     return found.hexdigest()
 
 
+def fitted(words: np.ndarray) -> lowrank_fit.Model:
+    """What the oracle fits."""
+    return lowrank_fit.fit_passes(words, KINDS[words.itemsize], lowrank_fit.PASSES)[0]
+
+
 def is_within_bounds(model: lowrank_fit.Model) -> bool:
     """What a record holds."""
     scale = np.concatenate([model.rows, model.cols])
@@ -55,7 +60,8 @@ def is_within_bounds(model: lowrank_fit.Model) -> bool:
 @pytest.mark.parametrize("word", [2, 4])
 def test_model_is_the_golden_one(word):
     """On every machine, with every version of NumPy and BLAS."""
-    model = lowrank_fit.fit(golden_words(word), KINDS[word])
+    model = fitted(golden_words(word))
+    assert digest(lowrank_fit.fit(golden_words(word), KINDS[word])) == GOLDEN[word]
     assert model.left.shape[1] >= 30 and is_within_bounds(model)
     assert digest(model) == GOLDEN[word]
 
@@ -71,10 +77,7 @@ def test_model_is_the_golden_one(word):
 )
 def test_model_depends_on_no_setting_of_the_machine(environment):
     """Threads, the BLAS's kernels, the vectors of NumPy; where a setting means nothing, it does no harm."""
-    code = (
-        "import test_lowrank_fit as t;"
-        "print(t.digest(t.lowrank_fit.fit_passes(t.golden_words(4), t.KINDS[4], t.lowrank_fit.PASSES)[0]))"
-    )
+    code = "import test_lowrank_fit as t; print(t.digest(t.fitted(t.golden_words(4))))"
     # So that `import test_lowrank_fit` finds this file: the folder of the tests alone.
     folder = os.path.dirname(__file__)  # noqa: PTH120
     done = subprocess.run(
@@ -94,6 +97,7 @@ def test_order_in_memory_does_not_matter():
     wide = np.zeros((300, 1000), words.dtype)
     wide[:, ::2] = words
     for same in (np.asfortranarray(words), wide[:, ::2]):
+        assert digest(fitted(same)) == GOLDEN[4]
         assert digest(lowrank_fit.fit(same, KINDS[4])) == GOLDEN[4]
 
 
@@ -146,9 +150,9 @@ def test_odd_words_give_a_model_within_bounds(name, word):
     words = odd_matrices()[name]
     words = words if word == 4 else (words >> 16).astype("<u2")
     with np.errstate(all="raise"):
-        model = lowrank_fit.fit(words, KINDS[word])
-        lowrank_fit.promises(words, KINDS[word])
+        model = fitted(words)
     assert is_within_bounds(model)
+    lowrank_fit.promises(words, KINDS[word])
     through(words)
 
 
@@ -163,7 +167,8 @@ def test_rank_1_is_found_and_one_outlier_does_not_hide_it():
 def test_what_is_too_large_gets_no_factors():
     """Sums of its products could pass 2^53."""
     rows = lowrank_basis.MOST_SIDE + 1
-    model = lowrank_fit.fit(np.zeros((rows, 4), "<u2"), KINDS[2])
+    model = fitted(np.zeros((rows, 4), "<u2"))
+    assert digest(lowrank_fit.fit(np.zeros((rows, 4), "<u2"), KINDS[2])) == digest(model)
     assert model.left.shape == (rows, 0)
     assert MOST_FACTOR**2 * lowrank_basis.MOST_NUMBERS < 1 << 53
     assert MOST_FACTOR * lowrank_basis.FINE * lowrank_basis.MOST_SIDE < 1 << 53

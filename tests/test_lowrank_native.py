@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from test_lowrank import as_words, low_rank
+from test_lowrank_fit import odd_matrices
 
-from nvckpt.codecs import lowrank_grid, lowrank_native, lowrank_record, lowrank_stream, registry
+from nvckpt.codecs import lowrank_fit, lowrank_grid, lowrank_native, lowrank_record, lowrank_stream, registry
 from nvckpt.codecs.errors import CorruptChunkError
 from nvckpt.codecs.lowrank_fit import Model
 from nvckpt.codecs.lowrank_grid import CONTEXTS, KINDS
@@ -127,6 +128,54 @@ def test_parts_that_contradict_each_other_are_refused(simd):
     matrix.folded[1, 5] = 2 * MOST_FACTOR + 1
     with pytest.raises(CorruptChunkError, match="out of range"):
         lowrank_native.decode(matrix, values, raw, bitmap, out, simd=simd)
+
+
+def fitted_alike(words: np.ndarray, passes: int) -> lowrank_native.Fitted:
+    """What C fits, after comparing it with the oracle, gain and all."""
+    kind = KINDS[words.itemsize]
+    model, gain = lowrank_fit.fit_passes(words, kind, passes)
+    for simd in SIMD:
+        made = lowrank_native.fit(words, kind, lowrank_fit.most_rank(*words.shape), passes, simd=simd)
+        assert (made.scales == np.concatenate([model.rows, model.cols])).all()
+        assert made.factors.T.tolist() == np.concatenate([model.left, model.right]).tolist()
+        assert made.multipliers == model.multipliers.tolist() and made.gain == gain
+    return made
+
+
+@pytest.mark.parametrize("word", [2, 4])
+@pytest.mark.parametrize("name", list(odd_matrices()))
+def test_fit_of_odd_words_is_the_oracles(name, word):
+    """Overflow, rows and columns far apart, nothing to find; one pass as the look at a sample makes it, and all."""
+    words = odd_matrices()[name]
+    words = words if word == 4 else (words >> 16).astype("<u2")
+    for passes in (1, lowrank_fit.PASSES):
+        fitted_alike(words, passes)
+
+
+@pytest.mark.parametrize("word", [2, 4])
+@pytest.mark.parametrize(
+    "shape",
+    [(5, 9), (17, 16), (64, 65), (66, 1000), (1027, 66), (131, 517), (516, 515), (1100, 70), (300, 1031)],
+    ids=str,
+)
+def test_fit_of_every_shape_is_the_oracles(shape, word):
+    """Tiles, panels, parts of sums and blocks of rows that are full or not; few components, and all there may be."""
+    rng = np.random.default_rng(shape[0])
+    count = min(shape)
+    sizes = 30.0 / np.arange(1, count + 1)
+    values = low_rank(*shape, rank=3) * 0.01
+    values += (rng.standard_normal((shape[0], count)) * sizes) @ rng.standard_normal((count, shape[1])) * 1e-6
+    made = fitted_alike(as_words(values, word), lowrank_fit.PASSES)
+    assert min(shape) < 17 or len(made.factors) > 1
+
+
+@pytest.mark.parametrize("word", [2, 4])
+def test_fit_is_the_oracles_where_numbers_are_cut(word):
+    """A signal so far above its noise that numbers are rounded more coarsely, with outliers."""
+    rng = np.random.default_rng(word)
+    values = low_rank(160, 200, rank=2, noise=1e-5)
+    values[rng.random((160, 200)) < 1e-4] *= 1e4
+    fitted_alike(as_words(values, word), lowrank_fit.PASSES)
 
 
 def test_grid_and_record_agree_on_their_bounds():
