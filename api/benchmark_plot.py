@@ -1,12 +1,14 @@
 """A benchmark as a picture: ratio against speed, and what a codec must reach to pay at a storage's speed."""
 
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nvckpt.benchmark_rows import ALL_GROUPS
 from nvckpt.errors import InvalidRequestError
-from nvckpt.files import show
+from nvckpt.files import final_path, open_output, show
+from nvckpt.formats.atomic import AtomicFile
 
 STORAGE_SPEEDS = (1, 5, 10, 25, 55)
 """GB/s: a disk, a shared file system, a fast one, direct storage, and a PCIe link."""
@@ -25,6 +27,8 @@ def check(path: str) -> None:
     """InvalidRequestError unless a plot can be drawn into this path, said before anything is measured."""
     if Path(path).suffix.lower() not in _SUFFIXES:
         raise InvalidRequestError(f"a plot is a .png or .svg file, not {show(path)}")
+    if Path(path).is_dir():
+        raise InvalidRequestError(f"{show(path)} is a directory: name a file for the plot")
     if not Path(path).parent.is_dir():
         raise InvalidRequestError(f"there is no folder {show(str(Path(path).parent))} to draw the plot into")
     try:
@@ -36,7 +40,7 @@ def check(path: str) -> None:
 
 
 def draw(records: Iterable[Mapping[str, Any]], path: str, conditions: Mapping[str, Any]) -> None:
-    """Draw a point a codec for encoding and one for decoding, over all groups, into a .png or .svg file.
+    """Draw a point a codec for encoding and one for decoding, over all groups, into a .png or .svg file, or none of it.
 
     A line is what pays at one storage speed w without overlap, ratio = t / (t - w) at a codec speed t; to its right
     and above, writing less saves more than coding costs. It nears the speed w itself, from where coding that
@@ -71,7 +75,12 @@ def draw(records: Iterable[Mapping[str, Any]], path: str, conditions: Mapping[st
         )
         figure.draw_without_rendering()
         _draw_letters(axes, points)
-        figure.savefig(path, dpi=150)
+        picture = io.BytesIO()
+        figure.savefig(picture, format=Path(path).suffix.lower().removeprefix("."), dpi=150)
+    with open_output(final_path(Path(path))) as file:
+        file.write(picture.getvalue())
+        if isinstance(file, AtomicFile):
+            file.commit(None, overwrite=True)
 
 
 def _title(conditions: Mapping[str, Any]) -> str:

@@ -82,7 +82,7 @@ def from_recorded(parameters: float, layout: str, kind: str) -> Inputs:
     if kind not in KINDS:
         raise InvalidRequestError(f"unknown kind '{kind}': choose from {', '.join(KINDS)}")
     if not 1 <= parameters < 1e18:
-        raise InvalidRequestError(f"a model has at least one parameter, not {parameters:g}")
+        raise InvalidRequestError(f"a model has at least one parameter, and fewer than 1e18, not {parameters:g}")
     parts = LAYOUTS[layout]
     run = recorded()[kind]
     figures = []
@@ -127,9 +127,14 @@ def from_files(
     read = sum(len(part.data) for parts in sample.parts.values() for part in parts)
     source = (
         f"Ratios and speeds were measured on {used} with {thread_count(threads)} threads, on a sample of"
-        f" {read / (1 << 20):,.0f} MiB of {sum(sample.sizes.values()) / (1 << 20):,.0f} MiB."
+        f" {_mebibytes(read)} of {_mebibytes(sum(sample.sizes.values()))}."
     )
     return Inputs(dict(sample.sizes), tuple(figures), source, tuple(notes))
+
+
+def _mebibytes(count: int) -> str:
+    value = count / (1 << 20)
+    return f"{value:,.0f} MiB" if value >= 1 else f"{value:.2g} MiB"
 
 
 def _measure(spec: CodecSpec, sample: Sample, used: str, threads: int) -> Figures:

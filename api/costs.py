@@ -15,6 +15,8 @@ HARDLY = 1.02
 """A ratio below this is not worth the trouble."""
 _LEAST_GAIN = 0.01
 """Less than this share of the time saved is noise."""
+_LEAST, _MOST = 1e-9, 1e18
+"""Of anything in a scenario, so that all that follows from it is a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,14 @@ class Scenario:
             ("copy speed", self.copy),
             ("number of encoders", self.encoders),
         ):
-            if not 0 < value < float("inf"):
-                raise InvalidRequestError(f"the {name} must be above zero, not {value:g}")
-        if not 0 <= self.gpu_hour < float("inf"):
-            raise InvalidRequestError(f"the price of a GPU hour must not be negative, and is {self.gpu_hour:g}")
+            if not value >= _LEAST:
+                raise InvalidRequestError(f"the {name} must be above zero")
+            if value > _MOST:
+                raise InvalidRequestError(f"the {name} is too large to reckon with")
+        if not 0 <= self.gpu_hour <= _MOST:
+            raise InvalidRequestError(
+                f"the price of a GPU hour must not be negative or boundless, and is {self.gpu_hour:g}"
+            )
         if self.checkpoints < 1:
             raise InvalidRequestError("the time between checkpoints is longer than the days counted: nothing is saved")
 
@@ -205,5 +211,8 @@ def dollars(value: float) -> str:
 
 
 def tebibytes(value: float) -> str:
-    """Return bytes for people, in TiB or GiB."""
-    return f"{value / (1 << 40):,.1f} TiB" if value >= 1 << 40 else f"{value / (1 << 30):,.1f} GiB"
+    """Return bytes for people, in TiB, GiB or MiB."""
+    for power, unit in ((40, "TiB"), (30, "GiB")):
+        if value >= 1 << power:
+            return f"{value / (1 << power):,.1f} {unit}"
+    return f"{value / (1 << 20):,.1f} MiB"

@@ -68,6 +68,8 @@ def open_input(name: str, *, follow: bool) -> Iterator[Input]:
         with spooled(sys.stdin.buffer) as file:
             yield Input(PIPE, FileBytes(file.fileno()), None, None, _status_of_pipe(sys.stdin))
         return
+    if not name:  # which Path takes for the working directory
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
     path = Path(name)
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
@@ -76,7 +78,9 @@ def open_input(name: str, *, follow: bool) -> Iterator[Input]:
         if not follow and stat.S_ISREG(status.st_mode):
             raise NotARegularFileError("is a symbolic link; use -f to follow it")
     if stat.S_ISDIR(status.st_mode):
-        raise NotARegularFileError("is a directory; name the files in it, or use -r")
+        raise NotARegularFileError(
+            "is a directory; name the files in it, or use -r (compress, decompress, list, verify)"
+        )
     if stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode):
         with path.open("rb") as pipe, spooled(pipe) as file:
             yield Input(name, FileBytes(file.fileno()), None, None, os.fstat(pipe.fileno()))

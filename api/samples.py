@@ -11,6 +11,7 @@ from nvckpt.codecs.base import Buffer
 from nvckpt.codecs.content import Content, Matrix
 from nvckpt.codecs.derived_blocks import Origin
 from nvckpt.derivation import find_runs
+from nvckpt.errors import NotARegularFileError
 from nvckpt.formats.byte_source import FileBytes
 from nvckpt.formats.layout import Extent
 from nvckpt.formats.sniff import read_source
@@ -71,7 +72,7 @@ def take(names: Sequence[str], budget: int, groups: Sequence[str] = (), *, deriv
     """
     with contextlib.ExitStack() as stack:
         # A pipe is spooled into a temporary file when it is opened, so each input is opened once.
-        sources = [stack.enter_context(files.open_input(name, follow=True)) for name in names]
+        sources = [_opened(name, stack) for name in names]
         plans: dict[str, list[tuple[int, BlockPlan]]] = {}
         tensors = 0
         for number, opened in enumerate(sources):
@@ -88,6 +89,14 @@ def take(names: Sequence[str], budget: int, groups: Sequence[str] = (), *, deriv
             for group, found in wanted.items()
         }
     return Sample(parts, sizes, tensors)
+
+
+def _opened(name: str, stack: contextlib.ExitStack) -> files.Input:
+    """Open an input; the error of what is no file names it, as one of several."""
+    try:
+        return stack.enter_context(files.open_input(name, follow=True))
+    except NotARegularFileError as error:
+        raise NotARegularFileError(f"{files.show(name)} {error}") from error
 
 
 def _part(data: FileBytes, piece: _Chosen) -> Part:

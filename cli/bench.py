@@ -106,8 +106,6 @@ def bench(
         benchmark_plot.check(plot)
     result = measure(files or (), chosen)
     records = result.records()
-    if plot is not None:
-        benchmark_plot.draw(records, plot, result.conditions)
     talk = Talk(as_json=json)
     if json:
         head = {"schema": SCHEMA, "version": __version__, "command": "bench"}
@@ -119,7 +117,11 @@ def bench(
         talk.line("\n".join(f"- {line}" for line in _conditions(result.conditions)))
     else:
         _print(talk, result, records)
-    return Exit.OK if any(row.problem is None for row in result.rows) else Exit.FAILED
+    if all(row.problem for row in result.rows):
+        return Exit.FAILED
+    if plot is not None:  # after the words, which a full disk must not take along
+        benchmark_plot.draw(records, plot, result.conditions)
+    return Exit.OK
 
 
 def _print(talk: Talk, result: "BenchResult", records: Iterable[Mapping[str, Any]]) -> None:
@@ -145,6 +147,7 @@ def _print(talk: Talk, result: "BenchResult", records: Iterable[Mapping[str, Any
 def _table(records: Iterable[Mapping[str, Any]]) -> Any:
     made = report.table(("codec", "group", "before", "ratio", "bits", "encode", "decode", "±"), left=2)
     made.columns[1].no_wrap = True
+    made.collapse_padding = True
     shown = [entry for entry in records if entry["ok"]]
     for before, entry, after in zip([None, *shown[:-1]], shown, [*shown[1:], None], strict=False):
         made.add_row(

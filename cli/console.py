@@ -13,9 +13,12 @@ from nvckpt.cli.exits import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 SCHEMA = 1
 """Of all JSON; README describes it."""
+_FOLDED, _WIDEST = 16, 1000
+"""Columns that text keeps before figures run over the edge of a terminal, and more than any table has."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,15 @@ class Talk:
         print(text, file=sys.stderr if self.results_to_stderr else sys.stdout)
 
     def table(self, table: Any) -> None:
-        """Print a Rich table, unless only errors or JSON are wanted."""
+        """Print a Rich table, unless only errors or JSON are wanted.
+
+        Text is folded to fit the terminal; figures are never cut: a table may be wider than a narrow terminal.
+        """
         if not self.quiet and not self.is_data:
-            self.results.print(table)
+            console, width = self.results, self.results.width
+            console.width = max(width, _least_width(console, table))
+            console.print(table)
+            console.width = width
 
     def note(self, text: str) -> None:
         """Say something that is neither result nor trouble."""
@@ -101,3 +110,17 @@ class Talk:
             stream.flush()
             stream.buffer.write(text.encode("utf-8", "replace") + b"\n")
             stream.buffer.flush()
+
+
+def _least_width(console: "Console", made: "Table") -> int:
+    """Return the width below which a table's figures would be cut; columns of text are folded before."""
+    from rich.cells import cell_len
+
+    width = console.measure(made, options=console.options.update(max_width=_WIDEST)).maximum
+    for column in made.columns:
+        texts = [str(column.header), *map(str, column.cells)]
+        if not column.no_wrap:
+            words = texts if column.overflow == "fold" else [word for text in texts for word in text.split()]
+            least = min(max(map(cell_len, words)), _FOLDED)
+            width -= max(0, max(map(cell_len, texts)) - least)
+    return width

@@ -112,7 +112,7 @@ def _print(talk: Talk, answer: "Plan", unit: int) -> None:
     talk.table(_size_table(answer))
     talk.table(_ratio_table(answer))
     talk.line(
-        f"Without a codec a checkpoint takes {without.write:,.1f} s at {scenario.storage / unit:g} GB/s;"
+        f"Without a codec a checkpoint takes {_time(without.write)} s at {scenario.storage / unit:g} GB/s;"
         f" {scenario.checkpoints:,} of them in {scenario.days:g} days idle {scenario.gpus:,} GPUs for"
         f" {without.idle_hours:,.0f} GPU hours: ${without.money:,.0f}."
     )
@@ -151,10 +151,7 @@ def _time_table(answer: "Plan", unit: int) -> Any:
     for o in (answer.without, *answer.outcomes):
         made.add_row(
             o.codec,
-            f"{o.encode:,.1f}",
-            f"{o.write:,.1f}",
-            f"{o.pipelined:,.1f}",
-            f"{o.serial:,.1f}",
+            *map(_time, (o.encode, o.write, o.pipelined, o.serial)),
             "" if o is answer.without else _speed(o.break_even_pipelined, unit),
             "" if o is answer.without else _speed(o.break_even_serial, unit),
         )
@@ -167,16 +164,17 @@ def _month_table(answer: "Plan") -> Any:
     title = f"{scenario.days:g} days, {count}: GPU hours idle, their cost, bytes written"
     columns = ("codec", "idle h", "cost", "serial", "saves", "writes", "worth it?")
     made = report.table(columns, title=title)
+    made.collapse_padding = True
     made.columns[0].no_wrap = True
     made.columns[-1].justify, made.columns[-1].no_wrap = "left", False
     for o in (answer.without, *answer.outcomes):
-        saved = answer.without.money - o.money
+        saved = round(answer.without.money - o.money)
         made.add_row(
             o.codec,
             f"{o.idle_hours:,.0f}",
             f"${o.money:,.0f}",
             f"${o.money_serial:,.0f}",
-            f"{'-' if saved < 0 else ''}${abs(saved):,.0f}" if o is not answer.without else "",
+            f"{'-' if saved < 0 else ''}${abs(saved):,}" if o is not answer.without else "",
             report.size(round(o.stored)),
             _short(o.verdict),
         )
@@ -186,6 +184,10 @@ def _month_table(answer: "Plan") -> Any:
 def _short(verdict: str) -> str:
     answer, _, reason = verdict.partition(": ")
     return f"no, {reason}" if reason else "yes" if answer else ""
+
+
+def _time(value: float) -> str:
+    return f"{value:,.1f}" if value >= 1 or not value else f"{value:.2g}"
 
 
 def _speed(value: float | None, unit: int) -> str:
@@ -250,7 +252,7 @@ def _outcome_json(o: "Outcome", answer: "Plan") -> dict[str, Any]:
         "idle_gpu_hours": round(o.idle_hours, 3),
         "money": round(o.money, 2),
         "money_serial": round(o.money_serial, 2),
-        "saved_money": round(answer.without.money - o.money, 2),
+        "saved_money": round(answer.without.money - o.money, 2) + 0.0,  # no minus zero
         "bytes_written": round(o.stored),
         "break_even_bytes_per_second": _whole(o.break_even_pipelined),
         "break_even_bytes_per_second_serial": _whole(o.break_even_serial),

@@ -465,6 +465,18 @@ def test_words_csv_markdown_and_plot(sh):
     assert "- On cpu" in text
 
 
+def test_a_plot_that_fails_takes_no_figures_along(sh):
+    """They are printed before, the error names the file, and what was there stays."""
+    pytest.importorskip("matplotlib")
+    (sh.folder / "full.png").symlink_to("/dev/full")
+    done = sh("bench", "--codec", "lz4", "--runs", "1", "--plot", "full.png", "m.safetensors", check=1)
+    assert "weights" in done.text
+    assert done.err == "nvckpt: cannot write /dev/full: no space left on the device\n"
+    done = sh("bench", "--codec", "ans", "--plot", "p.png", "m.safetensors", check=1)
+    assert "ans: needs an NVIDIA GPU" in done.text
+    assert not (sh.folder / "p.png").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
@@ -475,6 +487,7 @@ def test_words_csv_markdown_and_plot(sh):
         (["--json", "--csv"], 2, "choose one of"),
         (["--plot", "x.pdf"], 2, "a plot is a .png or .svg file"),
         (["--plot", "no/where.png"], 2, "there is no folder no"),
+        (["--plot", "d.png"], 2, "d.png is a directory: name a file for the plot"),
         (["--sample", "-1"], 2, "greater than or equal to 0"),
         (["plain"], 2, "no tensors were found in 2 files"),
     ],
@@ -483,6 +496,7 @@ def test_words_csv_markdown_and_plot(sh):
 def test_requests_that_cannot_be(sh, arguments, code, sentence):
     """One sentence each; a codec that cannot run is exit 1 only where it is the only one."""
     (sh.folder / "plain").write_bytes(b"no tensors here" * 100)
+    (sh.folder / "d.png").mkdir()
     file = "plain" if arguments == ["plain"] else "m.safetensors"
     done = sh("bench", "--runs", "1", *arguments, file, check=code)
     assert sentence in (done.err if code == 2 else done.text)

@@ -279,6 +279,23 @@ def test_tables_fit(columns, sh):
     assert all(len(line) <= columns for line in text.splitlines() if "  " in line.strip())
 
 
+@pytest.mark.parametrize("columns", [40, 80])
+def test_large_figures_are_not_cut(columns, sh):
+    """Money of seven digits, and a column of words: the table grows beyond the terminal before a figure is lost."""
+    large = ["plan", "--params", "671B", "--kind", "moe", "--layout", "megatron", "--gpus", "256", "--every", "5m"]
+    text = sh(*large, env={"COLUMNS": str(columns)}, check=0).text
+    assert all(figure in text for figure in ("$4,730,255", "float:level=fast", "1,075,058", "73818.37 TiB"))
+    assert "…" not in text + sh(*large, "--async", env={"COLUMNS": str(columns)}, check=0).text
+
+
+def test_small_checkpoints_have_figures_too(sh):
+    """Not 0 MiB of 0 MiB in 0.0 s, nor less than nothing saved."""
+    text = sh("plan", str(SAMPLES[0]), "--codec", "zstd", "--storage-gbps", "900", check=0).text
+    assert not any(words in text for words in ("-$0", " 0 MiB", "takes 0.0 s", "0.0 GiB"))
+    document = json.loads(sh("plan", str(SAMPLES[0]), "--codec", "zstd", "--json", check=0).text)
+    assert all(str(codec["saved_money"]) != "-0.0" for codec in document["codecs"])
+
+
 def test_quantised_weights_are_not_worth_it(sh):
     """Whole numbers without structure do not shrink, and the answer says so."""
     codes = np.random.default_rng(5).integers(-128, 128, (900, 1000)).astype(np.int8)
@@ -316,6 +333,12 @@ def test_a_codec_that_cannot_run_is_left_out(sh):
         (["--params", "7B", "--storage-gbps", "0"], "the storage speed must be above zero"),
         (["--params", "7B", "--storage-gbps", "-5"], "the storage speed must be above zero"),
         (["--params", "7B", "--storage-gbps", "nan"], "the storage speed must be above zero"),
+        (["--params", "7B", "--storage-gbps", "1e-300"], "the storage speed must be above zero"),
+        (["--params", "7B", "--storage-gbps", "inf"], "the storage speed is too large to reckon with"),
+        (["--params", "7B", "--days", "1e308"], "the number of days is too large to reckon with"),
+        (["--params", "7B", "--gpus", "9" * 400], "the number of GPUs is too large to reckon with"),
+        (["--params", "7B", "--gpu-hour", "1e308"], "must not be negative or boundless"),
+        (["--params", "1e400"], "fewer than 1e18"),
         (["--params", "7B", "--gpus", "0"], "the number of GPUs must be above zero"),
         (["--params", "7B", "--gpu-hour", "-1"], "must not be negative"),
         (["--params", "7B", "--every", "0m"], "the time between checkpoints must be above zero"),
@@ -346,4 +369,6 @@ def test_missing_file_and_directory(sh):
     """As every command says it."""
     (sh.folder / "d").mkdir()
     assert "no such file" in sh("plan", "nothing.pt", check=1).err
-    assert "directory" in sh("plan", "d", check=1).err
+    assert "no such file" in sh("plan", "", check=1).err
+    for command in ("plan", "bench"):
+        assert "nvckpt: d is a directory; name the files in it" in sh(command, str(SAMPLES[0]), "d", check=1).err
