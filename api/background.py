@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -102,6 +103,17 @@ def settle() -> None:
         last._future.exception()
 
 
+def _end() -> None:
+    """Wait before the interpreter ends; an error that no next save will raise is printed."""
+    last = _last
+    error = last._future.exception() if last is not None and not last._seen else None
+    if error is not None:
+        sentence = f"{type(error).__name__}: {error}"
+        print(
+            f"nvckpt: the last save in the background failed, and its file was not written: {sentence}", file=sys.stderr
+        )
+
+
 _registered = False
 
 
@@ -110,4 +122,4 @@ def _wait_at_exit() -> None:
     global _registered  # noqa: PLW0603 - once a process
     if not _registered:
         _registered = True
-        getattr(threading, "_register_atexit", atexit.register)(settle)
+        getattr(threading, "_register_atexit", atexit.register)(_end)

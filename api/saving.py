@@ -61,8 +61,8 @@ def save(
     `codec`, `level`, `device` and `threads` are those of CompressOptions; `verify` decodes what was written before
     it gets its name. With `blocking=False` the state is copied before the call returns, and the rest goes on in the
     background: `wait()` of what is returned gives the result or raises; an error that nobody waited for is raised by
-    the next save. Raises what torch.save raises for objects that cannot be pickled, and RuntimeErrors or OSErrors
-    for files; then nothing new exists under the name.
+    the next save, or printed when the interpreter ends. Raises what torch.save raises for objects that cannot be
+    pickled, and RuntimeErrors or OSErrors for files; then nothing new exists under the name.
     """
     options = CompressOptions(codec, level, device, threads, force=True, verify=verify)
     target = _checked(f)

@@ -338,6 +338,24 @@ def test_the_interpreters_end_waits_for_the_file(tmp_path):
     assert nvckpt.load(tmp_path / "x")["w"][-1] == 2_999_999
 
 
+def test_the_interpreters_end_tells_what_nobody_waited_for(tmp_path):
+    """The last checkpoint of a training: no next save raises its error."""
+    code = (
+        "import torch, nvckpt\n"
+        "saving = nvckpt.save({'w': torch.ones(3)}, '/dev/full', blocking=False)\n"
+        "try:\n"
+        "    WAIT\n"
+        "except RuntimeError:\n"
+        "    print('told')\n"
+    )
+    for wait, told in (("saving.wait()", ""), ("pass", "the last save in the background failed")):
+        command = [sys.executable, "-W", "ignore", "-c", code.replace("WAIT", wait)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert told in done.stderr
+        assert ("told" in done.stdout) == (done.stderr == "") == (not told)
+        assert len(done.stderr.splitlines()) == bool(told)
+
+
 def test_the_state_file_reads_like_a_file(tmp_path):
     """Any range, across the parts it is made of."""
     file = state_file(*pickled(odd_states.same_storage_twice()))
