@@ -71,7 +71,9 @@ def test_kernel_file_compiles(name, tmp_path):
     source = tmp_path / f"{name}.cu"
     source.write_text(merged_source(name))
     kind = (4, 2) if name in BY_WORD else (1, 0)
-    command = [NVCC, "-arch=sm_90", "-std=c++17", "-cubin", "-o", str(tmp_path / "out.cubin"), *defines(*kind)]
-    done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False, timeout=120)
+    # The oldest architecture that recent compilers know, and the one that is measured.
+    targets = [f"-gencode=arch=compute_{number},code=sm_{number}" for number in (75, 90)]
+    command = [NVCC, *targets, "-std=c++17", "-fatbin", "-o", str(tmp_path / "out.fatbin"), *defines(*kind)]
+    done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "out.cubin").stat().st_size > 1000
+    assert (tmp_path / "out.fatbin").stat().st_size > 1000

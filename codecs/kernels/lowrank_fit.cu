@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(32) choose_shift(const Fit* fits) {
     FitState* state = state_of(fit);
     u32 mine = 0;
     for (u32 i = threadIdx.x; i < kLoudest; i += 32) mine += state->loud[i];
-    u64 left = __reduce_add_sync(kAllLanes, mine);
+    u64 left = warp_sum(mine);
     if (threadIdx.x || state->stopped) return;
     const u64 all = (u64)fit.rows * fit.cols;
     i32 shift = kFinest;
