@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nvckpt.codecs.float_cuda_device import Device
-from nvckpt.codecs.float_cuda_tables import firsts, packed, pairs
-from nvckpt.codecs.float_spec import align
+from nvckpt.codecs.float_cuda_tables import packed, pairs
 from nvckpt.codecs.lowrank_choice import LOGARITHMS
 from nvckpt.codecs.lowrank_fit import MOST_UNIT, RANK, SPARE, most_rank, multipliers_of
 
@@ -35,6 +34,7 @@ FIT = np.dtype([(name, "<u8") for name in _PLACES] + [(name, "<u4") for name in 
 _TILE, _PART_M, _PART_N = 64, 48, 128
 _ALONG, _ACROSS, _GRAM_ALONG, _GRAM_ACROSS, _TURN_ALONG, _TURN_ACROSS, _WIDTHS = range(7)
 _ANY = (1, 0)
+_ALIGNMENT = 16
 
 Ints = npt.NDArray[np.int64]
 
@@ -75,12 +75,11 @@ class _Fit:
     def __init__(self, device: Device, word: int, matrices: Sequence[OnDevice]) -> None:
         self._device, self._kind = device, (word, 2)
         table = np.zeros(len(matrices), FIT)
-        for row, matrix in zip(table, matrices, strict=True):
-            rows, cols = matrix.rows, matrix.cols
-            row["words"], row["rows"], row["cols"] = matrix.address, rows, cols
-            row["rank"] = most_rank(rows, cols)
-            row["count"] = min(int(row["rank"]) + SPARE, rows, cols)
-            row["across"], row["along"] = align(cols), align(rows)
+        rows, cols = np.array([(m.rows, m.cols) for m in matrices], np.int64).T
+        table["words"], table["rows"], table["cols"] = [m.address for m in matrices], rows, cols
+        ranks = np.array([most_rank(m.rows, m.cols) for m in matrices], np.int64)
+        table["rank"], table["count"] = ranks, np.minimum(ranks + SPARE, np.minimum(rows, cols))
+        table["across"], table["along"] = (-(-side // _ALIGNMENT) * _ALIGNMENT for side in (cols, rows))
         self._table = table
         self._cleared = self._place(table, device.zeros, ["sums"])
         self._memory = self._place(table, device.empty, [n for n in _PLACES[1:-1] if n != "sums"])
@@ -92,11 +91,11 @@ class _Fit:
 
     def _place(self, table: npt.NDArray[Any], reserve: Any, names: Sequence[str]) -> Any:
         """Reserve what the names stand for, one piece of memory for all matrices."""
-        sizes = [align(size) for row in table for size in (_size(row, name) for name in names)]
-        starts = np.array(firsts(sizes), np.uint64).reshape(len(table), len(names))
-        memory = reserve(sum(sizes))
-        for column, name in enumerate(names):
-            table[name] = starts[:, column] + np.uint64(self._device.address(memory))
+        sizes = np.stack([_sizes(table, name) for name in names])
+        starts = (np.cumsum(sizes) - sizes.reshape(-1)).reshape(sizes.shape)
+        memory = reserve(int(sizes.sum()))
+        for name, mine in zip(names, starts, strict=True):
+            table[name] = self._device.address(memory) + mine
         return memory
 
     def _upload(self) -> None:
@@ -193,23 +192,25 @@ class _Fit:
         self._device.launch(name, kind, items[1], threads, 0, [self._fits[number % 2], items[0], *more])
 
 
-def _size(row: Any, name: str) -> int:
-    """Bytes of what a field of FIT points to."""
-    rows, cols, count, rank, across, along = (int(row[n]) for n in _COUNTS)
-    sizes = {
-        "sums": 8 * (rows + cols),
-        "scales": 4 * (rows + cols),
+def _sizes(table: npt.NDArray[Any], name: str) -> Ints:
+    """Bytes of what a field of FIT points to, for each matrix; those that nothing is fitted to need scales alone."""
+    rows, cols, count, rank, across, along = (table[n].astype(np.int64) for n in _COUNTS)
+    sides = rows + cols
+    sizes: dict[str, Ints] = {
+        "sums": 8 * sides,
+        "scales": 4 * sides,
         "whole": 2 * rows * across,
         "basis_across": 2 * count * across,
         "next_across": 2 * count * across,
         "basis_along": 2 * count * along,
-        "products": 8 * count * max(across, along),
+        "products": 8 * count * np.maximum(across, along),
         "gram": 8 * count * count,
         "turn": 8 * count * count,
-        "factors": 2 * rank * (rows + cols),
-        "coded_scales": 2 * (rows + cols),
+        "factors": 2 * rank * sides,
+        "coded_scales": 2 * sides,
     }
-    return sizes[name] if rank or name in ("sums", "scales", "coded_scales") else 0
+    size = sizes[name] if name in ("sums", "scales", "coded_scales") else np.where(rank > 0, sizes[name], 0)
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _up(counts: Ints, unit: int) -> Ints:
