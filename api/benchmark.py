@@ -152,7 +152,7 @@ def _sample_files() -> list[str]:
 def _check(sample: Sample, names: Sequence[str], options: BenchOptions) -> None:
     if not sample.tensors and STRUCTURE not in options.groups:
         raise InvalidRequestError(
-            f"no tensors were found in {_listed(names)}: name a checkpoint, or measure its bytes with group {STRUCTURE}"
+            f"{sample.without_tensors(_listed(names))} name a checkpoint, or measure its bytes with group {STRUCTURE}"
         )
     if not any(sample.parts.values()):
         asked = f" in the groups asked for ({', '.join(options.groups)})" if options.groups else ""

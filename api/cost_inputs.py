@@ -114,7 +114,7 @@ def from_files(
     sample = take([os.fspath(name) for name in names], SAMPLE, derived=True)
     if not sample.tensors:
         what = show(names[0]) if len(names) == 1 else f"{len(names)} files"
-        raise InvalidRequestError(f"no tensors were found in {what}: plan needs a checkpoint, or --params")
+        raise InvalidRequestError(f"{sample.without_tensors(what)} plan needs a checkpoint, or --params")
     figures, notes = [], []
     for spec in parse_all(codecs or FILE_CODECS):
         problem = None if spec.name == registry.AUTO else registry.unavailable(spec.name)

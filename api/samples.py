@@ -43,11 +43,20 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The parts of each group, and the bytes and values of all files together by group, sampled or not."""
+    """The parts of each group, and the bytes of all files together by group, sampled or not.
+
+    `warnings` say what kept files from being understood.
+    """
 
     parts: dict[str, list[Part]]
     sizes: dict[str, int]
     tensors: int
+    warnings: tuple[str, ...] = ()
+
+    def without_tensors(self, names: str) -> str:
+        """Return the beginning of a sentence about files that hold none, with the reason where it is known."""
+        why = f": {self.warnings[0]};" if self.warnings else ":"
+        return f"no tensors were found in {names}{why}"
 
     @property
     def whole(self) -> bool:
@@ -75,8 +84,11 @@ def take(names: Sequence[str], budget: int, groups: Sequence[str] = (), *, deriv
         sources = [_opened(name, stack) for name in names]
         plans: dict[str, list[tuple[int, BlockPlan]]] = {}
         tensors = 0
+        warnings: list[str] = []
         for number, opened in enumerate(sources):
-            segments = read_source(opened.data, opened.path).segments
+            source = read_source(opened.data, opened.path)
+            segments = source.segments
+            warnings += source.warnings
             runs = find_runs(segments, opened.data) if derived else {}
             tensors += sum(segment.dtype is not None for segment in segments)
             for window in windows(segments, runs):
@@ -88,7 +100,7 @@ def take(names: Sequence[str], budget: int, groups: Sequence[str] = (), *, deriv
             group: [_part(sources[piece.file].data, piece) for piece in _spread(found, budget)]
             for group, found in wanted.items()
         }
-    return Sample(parts, sizes, tensors)
+    return Sample(parts, sizes, tensors, tuple(warnings))
 
 
 def _opened(name: str, stack: contextlib.ExitStack) -> files.Input:

@@ -19,6 +19,11 @@ def is_array(data: Any) -> bool:
     return hasattr(data, "__cuda_array_interface__")
 
 
+def address_of(array: Any) -> int:
+    """Return where a CuPy array lies."""
+    return int(array.data.ptr)
+
+
 def replaced(stream: Stream, data: Any) -> Stream:
     """Return the stream with its data elsewhere."""
     return Stream(stream.codec_id, stream.original_size, data, stream.codec_param, stream.library_version)

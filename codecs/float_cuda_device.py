@@ -1,6 +1,7 @@
 """The GPU behind the CUDA float codec: memory, compiled kernels, launches. CuPy is imported when one is opened."""
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -168,14 +169,25 @@ _Key = tuple[int, str, tuple[int, int]]
 _modules: "dict[_Key, Future[Any]]" = {}
 _lock = threading.Lock()
 
-# What saving and loading need of a state in BF16 and FP32.
-_USUAL = [("pieces", (1, 0)), ("checksum", (1, 0)), ("float_sections", (1, 0))]
-_USUAL += [(f"float_{name}", kind) for name in ("fit", "transform", "encode", "decode") for kind in ((2, 2), (4, 2))]
-_USUAL += [("float_encode", (1, 0)), ("float_decode", (1, 0))]
+Modules = Sequence[tuple[str, tuple[int, int]]]
+"""Kernel files and kinds of planes."""
+
+_BYTES, _BF16, _FP32 = (1, 0), (2, 2), (4, 2)
+USUAL: Modules = (
+    *[(name, _BYTES) for name in ("pieces", "checksum", "float_sections")],
+    *[(f"float_{name}", kind) for name in ("fit", "transform", "encode", "decode") for kind in (_BF16, _FP32)],
+    *[("float_encode", _BYTES), ("float_decode", _BYTES)],
+)
+"""What saving and loading need of a state in BF16 and FP32."""
+BY_FACTORS: Modules = (
+    *[(f"lowrank_{name}", kind) for name in ("fit", "rows", "encode", "decode") for kind in (_BF16, _FP32)],
+    *[(f"lowrank_{name}", _BYTES) for name in ("basis", "choice", "counts")],
+)
+"""What level max needs besides."""
 
 
-def prepare() -> None:
-    """Begin to compile what is usually needed on the current device, all at once: one after the other takes 14 s.
+def prepare(modules: Modules = USUAL) -> None:
+    """Begin to compile what will be needed on the current device, all at once: one after the other takes 14 s.
 
     Later processes find it in CuPy's cache.
     """
@@ -183,7 +195,7 @@ def prepare() -> None:
 
     number = cupy.cuda.runtime.getDevice()
     pool = ThreadPoolExecutor(_COMPILERS, "nvckpt-compile")
-    for file, kind in _USUAL:
+    for file, kind in modules:
         key = (number, file, kind)
         future, mine = _claimed(key)
         if mine:

@@ -346,7 +346,7 @@ def test_a_codec_that_cannot_run_is_left_out(sh):
         (["--params", "7B", "--days", "0"], "the number of days must be above zero"),
         (["--params", "7B", "--every", "2d", "--days", "1"], "longer than the days counted"),
         (["--params", "7B", "--encoders", "0"], "the number of encoders must be above zero"),
-        (["words"], "no tensors were found in words: plan needs a checkpoint"),
+        (["words"], "no tensors were found in words: an unknown kind of file"),
     ],
     ids=str,
 )

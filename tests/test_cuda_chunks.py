@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cuda_emulation.device import EmulatedDevice, compiler
 
-from nvckpt.codecs import cuda_blocks, nvcomp
+from nvckpt.codecs import cuda_blocks, cuda_decoding, nvcomp
 from nvckpt.codecs.blocks import Stream
 from nvckpt.codecs.chunked import pack_table, parse_table
 from nvckpt.codecs.errors import CorruptChunkError
@@ -21,6 +21,7 @@ def device(tmp_path_factory, monkeypatch):
     folder.mkdir(exist_ok=True)
     made = EmulatedDevice(folder)
     monkeypatch.setattr(cuda_blocks, "CupyDevice", lambda: made)
+    monkeypatch.setattr(cuda_decoding, "CupyDevice", lambda: made)
     monkeypatch.setattr(nvcomp, "check_version", lambda *_: None)
     return made
 
@@ -63,7 +64,7 @@ def added(sizes, original, element=0):
     for size in sizes:
         starts.append(-(-(starts[-1] + size) // 16) * 16)
     head = table + bytes(starts[-2] + sizes[-1] - len(table))
-    work = cuda_blocks._Decoding()
+    work = cuda_decoding.Decoding()
     work.add(Stream(ANS, original, Array(1 << 20, len(head)), element), Array(1 << 30, original), memoryview(head))
     return work, starts
 
