@@ -11,7 +11,7 @@ import numpy as np
 from nvckpt import engines
 from nvckpt.benchmark_codecs import CodecSpec
 from nvckpt.benchmark_rows import Row
-from nvckpt.codecs import nvcomp
+from nvckpt.codecs import nvcomp, nvcomp_formats
 from nvckpt.codecs.base import Buffer
 from nvckpt.codecs.blocks import Choice
 from nvckpt.codecs.content import Content
@@ -90,16 +90,16 @@ class CudaCoder:
         problem = engines.cannot_on_gpu(choice)
         if problem:
             raise problem
-        if choice.chunk and choice.chunk % _CHUNK_STEP and choice.codec in nvcomp.FORMATS:
+        if choice.chunk and choice.chunk % _CHUNK_STEP and choice.codec in nvcomp_formats.FORMATS:
             raise InvalidLevelError(f"a chunk on a GPU is a multiple of {_CHUNK_STEP} bytes, not {choice.chunk}")
         rows = [self._whole(spec, choice, group, parts)]
-        if choice.codec in nvcomp.FORMATS:
+        if choice.codec in nvcomp_formats.FORMATS:
             rows.append(self._alone(spec, choice, group, parts))
         return rows
 
     def _alone(self, spec: CodecSpec, choice: Choice, group: str, parts: Sequence[Part]) -> Row:
         arrays = self._uploaded(group, parts)
-        form = nvcomp.FORMATS[choice.codec]
+        form = nvcomp_formats.FORMATS[choice.codec]
         level = choice.level if isinstance(choice.level, str) else "default"
         elements = [form.element(part.content, len(part.data)) for part in parts]
         settings = (form.name, elements, level, choice.chunk or 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
 
-from nvckpt.codecs import blocks, derived_blocks, device, nvcomp, registry
+from nvckpt.codecs import blocks, derived_blocks, device, nvcomp_formats, registry
 from nvckpt.codecs.errors import CodecUnavailableError, InvalidLevelError
 from nvckpt.codecs.memory import same_bytes, unfilled
 from nvckpt.errors import SourceChangedError, VerificationError
@@ -97,9 +97,9 @@ def _size(reader: ArchiveReader, window: range) -> int:
 
 def cannot_on_gpu(choice: blocks.Choice) -> Exception | None:
     """Tell why the GPU cannot do what was asked for: nvCOMP has no levels of its own for the standard codecs."""
-    if choice.codec not in nvcomp.FORMATS or choice.codec in registry.GPU_ONLY.values():
+    if choice.codec not in nvcomp_formats.FORMATS or choice.codec in registry.GPU_ONLY.values():
         return None
-    if nvcomp.installed() is None:
+    if nvcomp_formats.installed() is None:
         return CodecUnavailableError(
             f"codec '{choice.codec}' on a GPU needs nvCOMP: install nvckpt's extra cu12 or cu13, or use --device cpu"
         )

@@ -25,7 +25,6 @@ from nvckpt.formats.opaque import (
     TORCH_ZIP,
     TORCHSCRIPT,
 )
-from nvckpt.formats.sniff import probe
 
 # A folder of torch.distributed.checkpoint is complete when it has this file, and the names in its other files come
 # from it: so it is the last to be restored, and the last to be removed.
@@ -111,6 +110,8 @@ def is_compressed(path: str) -> bool:
 
 
 def _format(path: str) -> str | None:
+    from nvckpt.formats.sniff import probe  # all readers, which most commands do without
+
     try:
         if not stat.S_ISREG(Path(path).stat().st_mode):
             return None

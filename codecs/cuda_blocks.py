@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from nvckpt.codecs import blocks, cuda_planes, float_cuda, lowrank_cuda_blocks, nvcomp, registry
+from nvckpt.codecs import blocks, cuda_planes, float_cuda, lowrank_cuda_blocks, nvcomp, nvcomp_formats, registry
 from nvckpt.codecs.base import Buffer
 from nvckpt.codecs.blocks import FLOAT_PLANES, NO_TRANSFORM, Block, Choice, Made, Stream
 from nvckpt.codecs.chunked import align, pack_table
@@ -75,7 +75,7 @@ def encode(
 def _route(array: Any, content: Content, choice: Choice) -> str:
     if blocks.coded_by_float(content, choice):
         return "float"
-    if choice.codec in nvcomp.FORMATS and array.size >= nvcomp.SMALLEST and bool(array.any()):
+    if choice.codec in nvcomp_formats.FORMATS and array.size >= nvcomp_formats.SMALLEST and bool(array.any()):
         return "nvcomp"
     return "host"
 
@@ -133,16 +133,16 @@ def _by_nvcomp(arrays: Sequence[Any], contents: Sequence[Content], choice: Choic
     """Code with one of nvCOMP's formats: the standard ones in planes as on the CPU, its own ones as they are."""
     if not arrays:
         return []
-    form = nvcomp.FORMATS[choice.codec]
+    form = nvcomp_formats.FORMATS[choice.codec]
     level = choice.level if isinstance(choice.level, str) else "default"
     plans = [_planes(array, content, choice) for array, content in zip(arrays, contents, strict=True)]
     parts = [part for _, _, split in plans for part in split]
     worth = [True] * len(parts) if form.own else [blocks.worth_coding(sampled) for sampled in _samples(parts).values()]
-    chosen = [i for i, part in enumerate(parts) if worth[i] and part.size >= nvcomp.SMALLEST]
+    chosen = [i for i, part in enumerate(parts) if worth[i] and part.size >= nvcomp_formats.SMALLEST]
     # nvCOMP's own formats take a block as it is, so its parts are the blocks.
     elements = [form.element(contents[i], parts[i].size) if form.own else 0 for i in chosen]
     packed = _packed(nvcomp.encode([parts[i] for i in chosen], form.name, elements, level, choice.chunk or 0))
-    version = nvcomp.library_version() if form.own else 0
+    version = nvcomp_formats.library_version() if form.own else 0
     coded = {
         i: Stream(form.id, parts[i].size, data, element, version)
         for i, data, element in zip(chosen, packed, elements, strict=True)
@@ -154,7 +154,7 @@ def _by_nvcomp(arrays: Sequence[Any], contents: Sequence[Content], choice: Choic
 
 
 def _planes(array: Any, content: Content, choice: Choice) -> tuple[int, int, list[Any]]:
-    own = nvcomp.FORMATS[choice.codec].own
+    own = nvcomp_formats.FORMATS[choice.codec].own
     if own or not choice.planes or not content.is_float or content.word not in (2, 4, 8) or array.size < content.word:
         return NO_TRANSFORM, 0, [array]
     return FLOAT_PLANES, content.word, cuda_planes.split(array, content.word, True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nvckpt.codecs import blocks, cuda_planes, float_cuda, lowrank_cuda_decode, nvcomp, registry
+from nvckpt.codecs import blocks, cuda_planes, float_cuda, lowrank_cuda_decode, nvcomp, nvcomp_formats, registry
 from nvckpt.codecs.blocks import FLOAT_PLANES, NO_TRANSFORM, Block, Stream
 from nvckpt.codecs.chunked import HEAD_SIZE, parse_table, read_table, table_size
 from nvckpt.codecs.cuda_pieces import copy_pieces, piece_table
@@ -56,21 +56,21 @@ class Decoding:
             data: Any = stream.data
             self._low_rank.append((data, out, memoryview(data.get()) if head is None else head))
         else:
-            form = nvcomp.BY_ID[stream.codec_id]
+            form = nvcomp_formats.BY_ID[stream.codec_id]
             if form.own:
-                nvcomp.check_version(form.name, stream.library_version)
+                nvcomp_formats.check_version(form.name, stream.library_version)
             elif stream.codec_param or stream.library_version:
                 raise CorruptChunkError(f"a {form.name} stream has a parameter, and takes none")
             self._add_chunks(form.name, stream, out, head)
 
     def _add_chunks(self, name: str, stream: Stream, out: Any, head: memoryview | None) -> None:
-        if stream.codec_param not in nvcomp.ELEMENTS:
+        if stream.codec_param not in nvcomp_formats.ELEMENTS:
             raise CorruptChunkError(f"a {name} stream is of an unknown element type")
         if head is not None:
             chunk, starts, sizes = parse_table(head, out.size)
         else:
             chunk, starts, sizes = read_table(_table_of(stream.data), len(stream.data), out.size)
-        if out.size % int(nvcomp.ELEMENTS[stream.codec_param][2:]):
+        if out.size % int(nvcomp_formats.ELEMENTS[stream.codec_param][2:]):
             raise CorruptChunkError(f"a {name} stream holds a part of an element")
         before, offsets = np.array(sizes, np.int64), np.arange(len(sizes), dtype=np.int64) * chunk
         after = np.minimum(chunk, out.size - offsets)

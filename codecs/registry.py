@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from nvckpt.codecs import device, nvcomp
+from nvckpt.codecs import device, nvcomp_formats
 from nvckpt.codecs.base import Codec
 from nvckpt.codecs.chunked import MAX_CHUNK_SIZE, ChunkedCodec
 from nvckpt.codecs.errors import (
@@ -62,7 +62,7 @@ def unavailable(name: str) -> str | None:
     if name not in GPU_ONLY.values():
         return None
     problem = device.cuda_problem()
-    if problem is None and nvcomp.installed() is None:
+    if problem is None and nvcomp_formats.installed() is None:
         problem = "nvCOMP is not installed (install nvckpt's extra cu12 or cu13: pip install '.[cu12]' in its checkout)"
     return f"needs an NVIDIA GPU and nvCOMP, and {problem}; use auto or zstd" if problem else None
 

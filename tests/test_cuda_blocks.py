@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from nvckpt.cli.main import app
-from nvckpt.codecs import blocks, float_cuda, nvcomp, registry
+from nvckpt.codecs import blocks, float_cuda, nvcomp_formats, registry
 from nvckpt.codecs.content import BYTES, Content
 
 REASON = float_cuda.available()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
-needs_nvcomp = pytest.mark.skipif(nvcomp.installed() is None, reason="nvCOMP is not installed")
+needs_nvcomp = pytest.mark.skipif(nvcomp_formats.installed() is None, reason="nvCOMP is not installed")
 
 WORDS = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8, "fp8": 1, "bytes": 4}
 
@@ -72,7 +72,7 @@ def test_auto_gives_the_bytes_of_the_cpu(level):
 
 
 @needs_nvcomp
-@pytest.mark.parametrize("codec", list(nvcomp.FORMATS))
+@pytest.mark.parametrize("codec", list(nvcomp_formats.FORMATS))
 def test_every_codec_of_nvcomp_is_exact(codec):
     """Odd lengths, one byte, zeros, NaN payloads: in one call, and each alone."""
     round_trip(CASES, blocks.Choice(codec))
@@ -104,7 +104,7 @@ def test_standard_streams_are_read_by_the_cpu_and_the_other_way_round(codec, pla
 
 @needs_nvcomp
 @pytest.mark.slow
-@pytest.mark.parametrize("codec", [*nvcomp.FORMATS, "float", "store"])
+@pytest.mark.parametrize("codec", [*nvcomp_formats.FORMATS, "float", "store"])
 def test_more_than_4_gib_in_one_call(codec):
     import cupy
 
@@ -146,7 +146,7 @@ def test_archives_of_gpu_and_cpu_are_the_same(checkpoint, tmp_path):
 
 
 @needs_nvcomp
-@pytest.mark.parametrize("codec", list(nvcomp.FORMATS))
+@pytest.mark.parametrize("codec", list(nvcomp_formats.FORMATS))
 def test_every_codec_archives_a_file_and_damage_does_not_poison_the_process(codec, checkpoint, tmp_path, capsys):
     """Flipped and cut archives are exit 1, and the same process then decodes the good one."""
     archive, back = tmp_path / "a.nvckpt", tmp_path / "back"
@@ -170,6 +170,6 @@ def test_every_codec_archives_a_file_and_damage_does_not_poison_the_process(code
 
 @needs_nvcomp
 def test_streams_of_another_nvcomp_name_the_version_to_install(monkeypatch):
-    monkeypatch.setattr(nvcomp, "library_version", lambda: 0x05030010)
+    monkeypatch.setattr(nvcomp_formats, "library_version", lambda: 0x05030010)
     with pytest.raises(registry.CodecUnavailableError, match=r"==6\.0\.\*"):
-        nvcomp.check_version("ans", 0x0600000C)
+        nvcomp_formats.check_version("ans", 0x0600000C)

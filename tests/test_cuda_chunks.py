@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from cuda_emulation.device import EmulatedDevice, compiler
 
-from nvckpt.codecs import cuda_blocks, cuda_decoding, nvcomp
+from nvckpt.codecs import cuda_blocks, cuda_decoding, nvcomp, nvcomp_formats
 from nvckpt.codecs.blocks import Stream
 from nvckpt.codecs.chunked import pack_table, parse_table
 from nvckpt.codecs.errors import CorruptChunkError
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler (g++) to build the emulated kernels")
-CHUNK, ANS = 4096, nvcomp.FORMATS["ans"].id
+CHUNK, ANS = 4096, nvcomp_formats.FORMATS["ans"].id
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def device(tmp_path_factory, monkeypatch):
     made = EmulatedDevice(folder)
     monkeypatch.setattr(cuda_blocks, "CupyDevice", lambda: made)
     monkeypatch.setattr(cuda_decoding, "CupyDevice", lambda: made)
-    monkeypatch.setattr(nvcomp, "check_version", lambda *_: None)
+    monkeypatch.setattr(nvcomp_formats, "check_version", lambda *_: None)
     return made
 
 
