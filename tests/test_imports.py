@@ -13,7 +13,19 @@ from nvckpt import compress
 
 HEAVY = ("torch", "cupy", "nvidia", "kvikio", "safetensors", "pandas")
 DECODERS = ("zstandard", "lz4", "cramjam")
-SECONDS = 0.5
+TIMES = 2.5
+EMPTY = """
+import typer
+
+app = typer.Typer()
+
+
+@app.command()
+def nothing(name: str = "", count: int = 1) -> None: ...
+
+
+app()
+"""
 
 PROBE = """
 import atexit, json, sys
@@ -76,18 +88,26 @@ def test_work_on_the_cpu_loads_no_gpu_library_and_no_torch(command, archive, tmp
     assert loaded.isdisjoint(set(HEAVY))
 
 
+def seconds_of(command):
+    """Processor time of a program that succeeds."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "COLUMNS": "80"})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
 @pytest.mark.parametrize("command", ["--help", "--version", "list"])
 def test_answer_comes_at_once(command, archive):
-    """Under half a second of processor time; tried for a while, since other work on the machine slows it, too."""
-    arguments = [command, archive] if command == "list" else [command]
-    program = Path(sys.executable).with_name("nvckpt")
-    seconds = []
-    while len(seconds) < 20 and not (seconds and min(seconds) < SECONDS):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([program, *arguments], check=True, capture_output=True, env={**os.environ, "COLUMNS": "80"})
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
-    assert min(seconds) < SECONDS
+    """Little more than Typer takes by itself, which is about 0.2 of the half second that people may wait.
+
+    Processor time, tried for a while, and held against an empty program's: other work slows both, and so do machines.
+    """
+    program = [Path(sys.executable).with_name("nvckpt"), *([command, archive] if command == "list" else [command])]
+    mine, empty = [], []
+    while len(mine) < 3 or (len(mine) < 20 and min(mine) > TIMES * min(empty)):
+        mine.append(seconds_of(program))
+        empty.append(seconds_of([sys.executable, "-c", EMPTY]))
+    assert min(mine) <= TIMES * min(empty)
 
 
 def test_importing_the_package_costs_next_to_nothing():
