@@ -84,7 +84,7 @@ class EmulatedDevice:
             path = library.with_suffix(f".{os.getpid()}.cpp")  # other test processes may build the same
             path.write_text(text)
             part = library.with_suffix(f".{os.getpid()}")
-            command = [compiler(), "-std=c++17", "-O1", "-g", "-w", "-fPIC", "-shared", f"-I{HERE}", f"-I{KERNELS}"]
+            command = [compiler(), "-std=c++17", "-O1", "-w", "-fPIC", "-shared", f"-I{HERE}", f"-I{KERNELS}"]
             subprocess.run([*command, *defines(*kind), str(path), "-o", str(part)], check=True)
             part.replace(library)
         return library

@@ -5,6 +5,7 @@
  */
 #pragma once
 #define NVCKPT_EMULATED
+#include <setjmp.h>
 #include <ucontext.h>
 #include <cmath>
 #include <cstdint>
@@ -29,9 +30,10 @@ static inline uint4 make_uint4(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 struct Dimensions { unsigned x; };
 
 namespace emulated {
-struct Fiber { ucontext_t context; bool done; char* stack; };
+/* A context is made once; from then on jumps, which need no system call */
+struct Fiber { ucontext_t context; jmp_buf place; bool started, done; char* stack; };
 struct Barrier { unsigned waiting = 0, generation = 0; };
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static std::vector<Fiber> fibers;
 static unsigned current;
 static std::function<void()> body;
@@ -47,12 +49,22 @@ static void wait(Barrier& barrier, unsigned all) {
         barrier.generation++;
         return;
     }
-    while (barrier.generation == generation) swapcontext(&fibers[current].context, &scheduler);
+    while (barrier.generation == generation)
+        if (!_setjmp(fibers[current].place)) _longjmp(scheduler, 1);
 }
+/* A fiber does its thread of one block after the other. */
 static void run() {
-    body();
-    fibers[current].done = true;
-    swapcontext(&fibers[current].context, &scheduler);
+    for (;;) {
+        body();
+        fibers[current].done = true;
+        if (!_setjmp(fibers[current].place)) _longjmp(scheduler, 1);
+    }
+}
+static void resume(Fiber& fiber) {
+    if (_setjmp(scheduler)) return;
+    if (fiber.started) _longjmp(fiber.place, 1);
+    fiber.started = true;
+    setcontext(&fiber.context);
 }
 }
 static Dimensions blockIdx, blockDim, gridDim;
@@ -114,7 +126,8 @@ static void launch(unsigned grid, unsigned threads, size_t shared) {
         for (unsigned t = 0; t < threads; t++) {
             Fiber& f = fibers[t];
             f.done = false;
-            if (!f.stack) f.stack = (char*)malloc(1 << 16);
+            if (f.stack) continue;
+            f.stack = (char*)malloc(1 << 16);
             getcontext(&f.context);
             f.context.uc_stack.ss_sp = f.stack, f.context.uc_stack.ss_size = 1 << 16, f.context.uc_link = nullptr;
             makecontext(&f.context, run, 0);
@@ -124,7 +137,7 @@ static void launch(unsigned grid, unsigned threads, size_t shared) {
             for (unsigned t = 0; t < threads; t++)
                 if (!fibers[t].done) {
                     any = true, current = t;
-                    swapcontext(&scheduler, &fibers[t].context);
+                    resume(fibers[t]);
                 }
         }
     }
