@@ -13,6 +13,7 @@ from test_format_document import DOCUMENT
 from test_lowrank import as_words, low_rank, through
 
 from nvckpt.codecs import lowrank_basis, lowrank_choice, lowrank_fit
+from nvckpt.codecs.float_cuda_device import KERNELS
 from nvckpt.codecs.lowrank_grid import KINDS
 from nvckpt.codecs.lowrank_record import MOST_FACTOR
 
@@ -215,3 +216,20 @@ def test_logarithms_are_near():
     values = np.exp2(np.random.default_rng(1).uniform(-900, 900, 1000))
     found = lowrank_choice.logarithms(values) / lowrank_choice.LOG_UNIT
     assert np.abs(found - np.log2(values)).max() < 0.0029
+
+
+def test_the_kernels_have_the_same_numbers():
+    """One header for C and CUDA; a constant that is off in its last bit seldom shows in what is fitted."""
+    text = (KERNELS / "lowrank_fit_common.h").read_text()
+    found = dict(re.findall(r"FIT_(\w+) = ([^,\n]+)", text)) | dict(re.findall(r"#define FIT_(\w+) ([^ \n]+)\n", text))
+    names = {name: value for name, value in found.items() if name != "VECTORS"}
+    modules = lowrank_fit, lowrank_basis, lowrank_choice
+    for name, value in names.items():
+        mine = [getattr(m, n) for m in modules for n in (name, f"_{name}") if hasattr(m, n)]
+        assert mine, name
+        number = float.fromhex(value) if "p-" in value else eval(value, {})
+        assert all(each == number for each in mine), name
+    assert len(names) == 20
+    for name in ("OCTAVE", "INVERSE"):
+        numbers = re.findall(r"[01]\.\d+", text.partition(f"#define FIT_{name}")[2].partition("}")[0])
+        assert [float(number) for number in numbers] == getattr(lowrank_fit, f"_{name}").tolist()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from lowrank_models import check, odd_matrices
 from test_lowrank import as_words, low_rank
+from test_lowrank_fit import golden_words
 
 from nvckpt.codecs import float_cuda
 
@@ -28,6 +29,11 @@ def test_many_matrices_of_all_ranks_in_one_call(device, word):
     shapes = [(64, 64), (1024, 1024), (333, 2816), (4096, 130), (700, 65)]
     some = [low_rank(rows, cols, rank=7 * i + 1, noise=0.3, seed=i) for i, (rows, cols) in enumerate(shapes)]
     check([as_words(m, word) for m in some], device)
+
+
+@pytest.mark.parametrize("word", [2, 4])
+def test_the_matrix_of_the_golden_model(device, word):
+    check([golden_words(word)], device)
 
 
 def test_a_large_matrix_and_one_pass(device):

@@ -6,12 +6,7 @@ extern "C" __global__ void __launch_bounds__(256) start_vectors(const Fit* fits,
     const Fit fit = fits[items[blockIdx.x].fit];
     const u32 vector = items[blockIdx.x].part;
     short* entries = (short*)fit.basis_across + (u64)vector * fit.across;
-    for (u32 i = threadIdx.x; i < fit.cols; i += blockDim.x) {
-        u32 mixed = vector * 0x9E3779B1u + i * 0x85EBCA77u;
-        mixed = (mixed ^ mixed >> 15) * 0x2C1B3C6Du;
-        mixed = (mixed ^ mixed >> 12) * 0x297A2D39u;
-        entries[i] = (short)((i32)(mixed >> 24) - 128);
-    }
+    for (u32 i = threadIdx.x; i < fit.cols; i += blockDim.x) entries[i] = (short)fit_arbitrary(vector, i);
 }
 
 /* Products: left[m][k] times right, which is [n][k], or [k][n] where it is laid out by terms. */
@@ -33,8 +28,10 @@ static __device__ Factors factors_of(const Fit& fit, u32 form) {
     const u64 stride = is_along ? fit.along : fit.across, length = is_along ? fit.rows : fit.cols;
     double *products = (double*)fit.products, *gram = (double*)fit.gram;
     const u64 count = fit.count;
-    if (form == kAlong) return {across, 0, whole, products, count, fit.rows, fit.cols, fit.across, fit.across, stride, false};
-    if (form == kAcross) return {along, 0, whole, products, count, fit.cols, fit.rows, fit.along, fit.across, stride, true};
+    if (form == kAlong)
+        return {across, 0, whole, products, count, fit.rows, fit.cols, fit.across, fit.across, stride, false};
+    if (form == kAcross)
+        return {along, 0, whole, products, count, fit.cols, fit.rows, fit.along, fit.across, stride, true};
     if (form == kWidths) gram = (double*)fit.turn;
     if (form == kGramAlong || form == kGramAcross || form == kWidths)
         return {mine, 0, mine, gram, count, count, length, stride, stride, count, false};
@@ -126,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(256) round_vectors(const Fit* fits,
     }
     const double largest = largest_of_block(mine);
     const double factor = largest > 0 ? divided(LOWRANK_MOST_FACTOR, largest) : 0;
-    const double fine = largest > 0 ? divided(kFine, largest) : 0;
+    const double fine = largest > 0 ? divided(FIT_FINE, largest) : 0;
     __shared__ u64 finely;
     if (!threadIdx.x) finely = 0;
     __syncthreads();
@@ -141,8 +138,7 @@ extern "C" __global__ void __launch_bounds__(256) round_vectors(const Fit* fits,
     if (!threadIdx.x) state->largest[vector] = largest, state->finely[vector] = finely;
 }
 
-constexpr double kLost = 0x1p-20;
-constexpr int kOwn = (kMostVectors + 31) / 32;
+constexpr int kOwn = (FIT_VECTORS + 31) / 32;
 
 /* What turns vectors into orthogonal ones, the longest first: the inverse of the Cholesky root of their products, each
  * row rounded to whole numbers (lowrank_basis.py: orthogonal). A thread block of 1024 a matrix.
@@ -155,9 +151,9 @@ extern "C" __global__ void __launch_bounds__(1024) orthogonalise(const Fit* fits
     if (state->stopped) return;
     const i32 count = (i32)fit.count, ty = threadIdx.x / 32, tx = threadIdx.x % 32;
     const double* gram = (const double*)fit.gram;
-    __shared__ double numbers[kMostVectors], taken[kMostVectors], scaled[kMostVectors], pivots[kMostVectors];
-    __shared__ u64 peaks[kMostVectors];
-    __shared__ u32 order[kMostVectors];
+    __shared__ double numbers[FIT_VECTORS], taken[FIT_VECTORS], scaled[FIT_VECTORS], pivots[FIT_VECTORS];
+    __shared__ u64 peaks[FIT_VECTORS];
+    __shared__ u32 order[FIT_VECTORS];
     for (i32 i = threadIdx.x; i < count; i += blockDim.x) {
         const double scale = divided(state->largest[i], LOWRANK_MOST_FACTOR);
         numbers[i] = times(times(scale, scale), gram[i * count + i]);
@@ -187,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(1024) orthogonalise(const Fit* fits
         __syncthreads();
         for (i32 k = threadIdx.x; k < count; k += blockDim.x) {
             /* A vector that was lost gets zeros, and takes nothing from the others. */
-            const bool lost = taken[i] <= times(pivots[i], kLost);
+            const bool lost = taken[i] <= times(pivots[i], FIT_LOST);
             scaled[k] = lost ? 0 : divided(k == i ? 1 : taken[k], root(taken[i]));
         }
         __syncthreads();
@@ -222,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(1024) orthogonalise(const Fit* fits
             const i32 row = ty + 32 * a, col = tx + 32 * b;
             if (row >= count || col >= count) continue;
             const double peak = __longlong_as_double((i64)peaks[row]);
-            const double factor = peak > 0 ? divided(kFine, peak) : 0;
+            const double factor = peak > 0 ? divided(FIT_FINE, peak) : 0;
             turn[row * count + order[col]] = b <= a && col <= row ? rint(times(held[a][b], factor)) : 0;
         }
 }

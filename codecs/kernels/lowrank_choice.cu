@@ -1,9 +1,7 @@
 /* How many components the fit of `lowrank` keeps, and their factors (lowrank_choice.py, lowrank_fit.py: _factors). */
 #include "lowrank_fit.cuh"
 
-constexpr i64 kLogUnit = 1 << 16;
-constexpr i32 kSide = 16;
-constexpr double kTwoPiE = 17.079468445347132, kLeastRest = 1e-12;
+constexpr i64 kLogUnit = FIT_LOG_UNIT;
 
 static __device__ __forceinline__ i64 logarithm(double value, const u32* table) {
     const i64 bits = bits_of(value);
@@ -25,9 +23,9 @@ extern "C" __global__ void __launch_bounds__(160) choose_rank(const Fit* fits, c
     if (state->stopped) return;
     const u32 count = fit.count, own = threadIdx.x;
     const double *lefts = (const double*)fit.gram, *rights = (const double*)fit.turn;
-    __shared__ double worths[kMostVectors], squares[kMostVectors], sizes[kMostVectors], gone[kMostVectors];
-    __shared__ double totals[kMostVectors], steps[kMostVectors];
-    __shared__ i64 gains[kMostVectors];
+    __shared__ double worths[FIT_VECTORS], squares[FIT_VECTORS], sizes[FIT_VECTORS], gone[FIT_VECTORS];
+    __shared__ double totals[FIT_VECTORS], steps[FIT_VECTORS];
+    __shared__ i64 gains[FIT_VECTORS];
     __shared__ u32 usable;
     if (!own) usable = 0;
     if (own < count) {
@@ -49,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(160) choose_rank(const Fit* fits, c
             const double both = shared_by(fit, worths[vector], worths[other], vector, other);
             before = j ? plus(before, both) : both;
         }
-        const double fine = divided(state->largest[vector], kFine);
+        const double fine = divided(state->largest[vector], FIT_FINE);
         const double common = times(times(times(2, worths[vector]), fine), (double)state->finely[vector]);
         squares[own] = sizes[vector];
         gone[own] = plus(plus(common, -squares[own]), -times(2, before));
@@ -71,14 +69,14 @@ extern "C" __global__ void __launch_bounds__(160) choose_rank(const Fit* fits, c
     const double even = root(divided((double)rows, (double)cols));
     if (own < usable) {
         const double weight = plus(divided(1, times((double)cols, even)), divided(even, (double)rows));
-        const double least = times(kLeastRest, energy), left = plus(energy, -gone[own]);
+        const double least = times(FIT_LEAST_REST, energy), left = plus(energy, -gone[own]);
         const double rest = divided(left > least ? left : least, (double)n);
         const double step2 = divided(times(times(12, noise), rest), times(totals[own], weight));
         i64 gain = n * (logarithm(divided(energy, (double)n), table) - logarithm(times(rest, plus(1, noise)), table));
-        gain -= 2 * kSide * kLogUnit * (own + 1);
+        gain -= 2 * FIT_SIDE * kLogUnit * (own + 1);
         i64 by_rows = 0, by_cols = 0;
         for (u32 i = 0; i <= own; i++) {
-            const double power = divided(times(kTwoPiE, sizes[i]), step2);
+            const double power = divided(times(FIT_TWO_PI_E, sizes[i]), step2);
             by_rows += logarithm(plus(1, divided(times(power, even), (double)rows)), table);
             by_cols += logarithm(plus(1, divided(power, times((double)cols, even))), table);
         }

@@ -3,23 +3,7 @@
 
 int nvckpt_float_has_avx2(void);
 
-/* 2^(k / 8) and 2^(-k / 8) */
-static const double octave[8] = {1.0,
-                                 1.0905077326652577,
-                                 1.189207115002721,
-                                 1.2968395546510096,
-                                 1.4142135623730951,
-                                 1.5422108254079407,
-                                 1.681792830507429,
-                                 1.8340080864093424};
-static const double inverse_octave[8] = {1.0,
-                                         0.9170040432046712,
-                                         0.8408964152537145,
-                                         0.7711054127039704,
-                                         0.7071067811865476,
-                                         0.6484197773255048,
-                                         0.5946035575013605,
-                                         0.5452538663326288};
+static const double octave[8] = FIT_OCTAVE, inverse_octave[8] = FIT_INVERSE;
 
 static int make_vectors(fit_vectors *vectors, size_t count, size_t length) {
     vectors->count = count, vectors->length = length;
@@ -68,12 +52,8 @@ static void free_memory(fit *f) {
 /* Vectors of arbitrary entries, the same ones always */
 static void fill_basis(fit_vectors *basis) {
     for (uint32_t i = 0; i < basis->count; i++)
-        for (uint32_t j = 0; j < basis->length; j++) {
-            uint32_t mixed = i * 0x9E3779B1u + j * 0x85EBCA77u;
-            mixed = (mixed ^ mixed >> 15) * 0x2C1B3C6Du;
-            mixed = (mixed ^ mixed >> 12) * 0x297A2D39u;
-            basis->entries[i * basis->stride + j] = (int16_t)((int)(mixed >> 24) - 128);
-        }
+        for (uint32_t j = 0; j < basis->length; j++)
+            basis->entries[i * basis->stride + j] = (int16_t)fit_arbitrary(i, j);
 }
 
 static int64_t floor_divide(int64_t number, int64_t by) { return (number - (number % by + by) % by) / by; }
@@ -91,7 +71,7 @@ static void set_factors(const int32_t *scale, size_t count, const double *number
 /* Fits the scale to the residual of the prediction, and `matrix.by_...` to dividing by it. */
 static void fit_scale(fit *f) {
     fit_matrix *m = &f->matrix;
-    const int64_t bias = ((int64_t)1023 << 8) - FIT_LOG_MEAN;
+    const int64_t bias = ((int64_t)1023 << FIT_LOG_BITS) - FIT_LOG_MEAN;
     if (f->prediction.terms) {
         set_factors(m->row_scale, m->rows, octave, f->unit, 1, m->by_row);
         set_factors(m->col_scale, m->cols, octave, 1, 1, m->by_col);
@@ -144,7 +124,7 @@ static fit_choice run_passes(fit *f, int passes) {
 static void put_model(fit *f, fit_choice choice) {
     lowrank_model *model = f->model;
     size_t rows = f->matrix.rows;
-    if (!choice.rank || f->unit >= 512) {
+    if (!choice.rank || f->unit >= FIT_MOST_UNIT) {
         choice.rank = 0, choice.gain = 0;
         f->prediction.terms = 0, f->unit = 0;
         fit_scale(f);

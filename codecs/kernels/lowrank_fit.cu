@@ -4,27 +4,10 @@
  */
 #include "lowrank_fit.cuh"
 
-/* 2^(k / 8) and 2^(-k / 8), those of lowrank_fit.py to the last bit */
-static __device__ const double kOctaves[8] = {1.0,
-                                              1.0905077326652577,
-                                              1.189207115002721,
-                                              1.2968395546510096,
-                                              1.4142135623730951,
-                                              1.5422108254079407,
-                                              1.681792830507429,
-                                              1.8340080864093424};
-static __device__ const double kInverses[8] = {1.0,
-                                               0.9170040432046712,
-                                               0.8408964152537145,
-                                               0.7711054127039704,
-                                               0.7071067811865476,
-                                               0.6484197773255048,
-                                               0.5946035575013605,
-                                               0.5452538663326288};
+static __device__ const double kOctaves[8] = FIT_OCTAVE, kInverses[8] = FIT_INVERSE;
 
-constexpr i32 kLogBits = 8, kLogMean = 15, kLogUnit = 1 << (kLogBits - 3);
-constexpr double kFloor = 0.29;
-constexpr i64 kMostRow = 8 * 160, kMostCol = 8 * 200;
+/* Of the sums of logarithms, an eighth of an octave */
+constexpr i32 kEighth = 1 << (FIT_LOG_BITS - 3);
 
 /* What is not finite counts as zero, and so does what is subnormal. */
 static __device__ __forceinline__ double value_at(const Fit& fit, u64 row, u64 col) {
@@ -44,7 +27,7 @@ static __device__ __forceinline__ Tile tile_of(const Fit& fit, u32 part) {
 
 /* Scales are made of the values where nothing is predicted, with `plain`, or else of the residual. */
 static __device__ __forceinline__ bool is_scaled(const FitState* state, u32 plain) {
-    return plain ? state->rank == 0 || state->unit >= kMostUnit : !state->stopped;
+    return plain ? state->rank == 0 || state->unit >= FIT_MOST_UNIT : !state->stopped;
 }
 
 /* Adds up logarithms of what is to be scaled by rows and columns. */
@@ -60,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(256) add_logarithms(const Fit* fits
     multiply_tile((const u16*)fit.factors, rank, fit.rows, fit.cols, tile.row, tile.col, products);
     __syncthreads();
     const i32* scales = (const i32*)fit.scales;
-    const double least = kFloor * (WORD == 2 ? 0x1p-7 : 0x1p-23);
+    const double least = FIT_FLOOR * (WORD == 2 ? 0x1p-7 : 0x1p-23);
     i32 columns[kTilePatch] = {0, 0, 0, 0};
     for (int i = 0; i < kTilePatch; i++) {
         const u64 row = tile.row + patch_row() + i;
@@ -78,9 +61,10 @@ extern "C" __global__ void __launch_bounds__(256) add_logarithms(const Fit* fits
                 const double scale_col = times(kOctaves[other & 7], power_of_two(other >> 3));
                 residual = size_of(plus(held, -times(times((double)products[i][j], scale_row), scale_col)));
             }
-            const double bound = times(size > 0x1p-126 ? size : 0x1p-126, least);
+            const double bound = times(size > FIT_SMALLEST ? size : FIT_SMALLEST, least);
             if (residual < bound) residual = bound;
-            const i32 logarithm = (i32)((bits_of(residual) >> (52 - kLogBits)) - (1023 << kLogBits)) + kLogMean;
+            const i64 found = (bits_of(residual) >> (52 - FIT_LOG_BITS)) - (1023 << FIT_LOG_BITS);
+            const i32 logarithm = (i32)found + FIT_LOG_MEAN;
             sum += logarithm, columns[j] += logarithm;
         }
         atomicAdd(&by_row[patch_row() + i], sum);
@@ -109,18 +93,18 @@ extern "C" __global__ void __launch_bounds__(256) finish_scales(const Fit* fits,
     i64 *sums = (i64*)fit.sums, mine = 0;
     i32* scales = (i32*)fit.scales;
     for (u64 i = threadIdx.x; i < fit.rows; i += blockDim.x) {
-        const i64 unit = (i64)kLogUnit * fit.cols;
-        scales[i] = (i32)bounded(floor_divided(sums[i] + unit / 2, unit), kMostRow);
+        const i64 unit = (i64)kEighth * fit.cols;
+        scales[i] = (i32)bounded(floor_divided(sums[i] + unit / 2, unit), FIT_MOST_ROW);
         mine += scales[i], sums[i] = 0;
     }
     atomicAdd(&total, (u64)mine);
     for (u32 i = threadIdx.x; i < kLoudest; i += blockDim.x) state->loud[i] = 0;
     __syncthreads();
     for (u64 j = threadIdx.x; j < fit.cols; j += blockDim.x) {
-        const i64 unit = (i64)kLogUnit * fit.rows;
+        const i64 unit = (i64)kEighth * fit.rows;
         i64* sum = &sums[fit.rows + j];
-        const i64 scale = floor_divided(*sum - kLogUnit * (i64)total + unit / 2, unit);
-        scales[fit.rows + j] = (i32)bounded(scale, kMostCol);
+        const i64 scale = floor_divided(*sum - kEighth * (i64)total + unit / 2, unit);
+        scales[fit.rows + j] = (i32)bounded(scale, FIT_MOST_COL);
         *sum = 0;
     }
 }
@@ -144,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(256) count_loud(const Fit* fits, co
             const u64 row = tile.row + patch_row() + i, col = tile.col + patch_col() + j;
             if (row >= fit.rows || col >= fit.cols) continue;
             const double number = scaled(value_at(fit, row, col), scales[row], scales[fit.rows + col]);
-            const i32 above = (i32)(bits_of(size_of(number)) >> 52) - 1023 - (11 - kFinest);
+            const i32 above = (i32)(bits_of(size_of(number)) >> 52) - 1023 - (11 - FIT_FINEST);
             if (above >= 0) atomicAdd(&state->loud[above < kLoudest ? above : kLoudest - 1], 1u);
         }
 }
@@ -158,8 +142,8 @@ extern "C" __global__ void __launch_bounds__(32) choose_shift(const Fit* fits) {
     u64 left = warp_sum(mine);
     if (threadIdx.x || state->stopped) return;
     const u64 all = (u64)fit.rows * fit.cols;
-    i32 shift = kFinest;
-    for (u32 i = 0; i < kLoudest && left * kCutOneIn > all; i++) left -= state->loud[i], shift--;
+    i32 shift = FIT_FINEST;
+    for (u32 i = 0; i < kLoudest && left * FIT_CUT_ONE_IN > all; i++) left -= state->loud[i], shift--;
     state->shift = shift;
 }
 

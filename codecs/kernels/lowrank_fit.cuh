@@ -1,14 +1,14 @@
-/* What the kernels of the CUDA fit of `lowrank` share: the matrices worked on, and arithmetic that is the same everywhere.
+/* What the kernels of the CUDA fit of `lowrank` share: the matrices worked on, and arithmetic that is the same
+ * everywhere.
  *
  * lowrank_fit.py, lowrank_basis.py and lowrank_choice.py are the oracle (FORMAT.md 19.4). Doubles hold whole numbers
  * whose sums are exact in any order, or come from single operations that round once: never contracted to a fused one.
  */
 #pragma once
 #include "lowrank_device.cuh"
+#include "lowrank_fit_common.h"
 
-constexpr int kMostVectors = 144, kMostRank = 128, kLoudest = 320;
-constexpr i32 kFinest = 3, kCutOneIn = 16384;
-constexpr double kMostUnit = 512, kFine = 1 << 21;
+constexpr int kLoudest = 320;
 
 /* What a fit finds on its way. lowrank_cuda_fit.py declares the same fields. */
 struct FitState {
@@ -20,11 +20,11 @@ struct FitState {
     u32 rank; /* components kept */
     u32 stopped; /* nothing is gained, or nothing is to be fitted */
     u32 reserved;
-    double largest[kMostVectors]; /* entry of each vector before the last rounding */
-    u64 finely[kMostVectors]; /* products of a vector along, and itself with kFine for a largest entry */
-    double left[kMostRank], right[kMostRank]; /* what makes entries of factors of those of vectors */
-    u32 order[kMostVectors]; /* the vectors' numbers, the largest component first */
-    u32 loud[kLoudest]; /* numbers by their exponent above kFinest's bound */
+    double largest[FIT_VECTORS]; /* entry of each vector before the last rounding */
+    u64 finely[FIT_VECTORS]; /* products of a vector along, and itself with FIT_FINE for a largest entry */
+    double left[FIT_RANK], right[FIT_RANK]; /* what makes entries of factors of those of vectors */
+    u32 order[FIT_VECTORS]; /* the vectors' numbers, the largest component first */
+    u32 loud[kLoudest]; /* numbers by their exponent above FIT_FINEST's bound */
 };
 
 /* A matrix. Vectors across have an entry for each column, vectors along one for each row; both are rows of memory whose

@@ -7,24 +7,13 @@
 #include <stdlib.h>
 
 #include "lowrank_cpu.h"
+#include "lowrank_fit_common.h"
 
 #if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0
 #error "The fit needs doubles that are rounded to 53 bits at each operation; nvckpt falls back to NumPy."
 #endif
 
 enum {
-    FIT_RANK = 128,
-    FIT_SPARE = 16,
-    FIT_VECTORS = FIT_RANK + FIT_SPARE,
-    FIT_MOST_NUMBERS = 1 << 30,
-    FIT_MOST_SIDE = 1 << 20,
-    FIT_FINE = 1 << 21,
-    FIT_FINEST = 3,
-    FIT_CUT_ONE_IN = 16384,
-    FIT_LOG_MEAN = 15,
-    FIT_MOST_ROW = 8 * 160,
-    FIT_MOST_COL = 8 * 200,
-    FIT_SHIFT = 20,
     /* Entries that vectors are lengthened to a multiple of */
     FIT_UNIT = 32,
     FIT_EXPONENTS = 2048

@@ -1,7 +1,7 @@
 /* How many components the fit keeps, and how finely their factors are rounded; lowrank_choice.py is the oracle. */
 #include "lowrank_fit.h"
 
-enum { LOG_UNIT = 1 << 16, LOG_ENTRIES = 256, SIDE = 16 };
+enum { LOG_ENTRIES = 256 };
 
 /* The logarithms of (513 + 2 i) / 512, bit after bit: a square above 2 is a bit that is set. */
 static void make_table(int64_t table[LOG_ENTRIES]) {
@@ -16,10 +16,10 @@ static void make_table(int64_t table[LOG_ENTRIES]) {
     }
 }
 
-/* Of positive numbers, in 1 / LOG_UNIT */
+/* Of positive numbers, in 1 / FIT_LOG_UNIT */
 FLOAT_INLINE int64_t logarithm(const int64_t table[LOG_ENTRIES], double number) {
     uint64_t bits = fit_bits(number);
-    return ((int64_t)(bits >> 52) - 1023) * LOG_UNIT + table[bits >> 44 & 0xFF];
+    return ((int64_t)(bits >> 52) - 1023) * FIT_LOG_UNIT + table[bits >> 44 & 0xFF];
 }
 
 fit_choice lowrank_fit_choose(const double *squares, const double *gone, size_t count, size_t rows, size_t cols,
@@ -33,7 +33,7 @@ fit_choice lowrank_fit_choose(const double *squares, const double *gone, size_t 
     make_table(table);
     int64_t all = logarithm(table, energy / n);
     for (size_t k = 0; k < count; k++) {
-        double noise = (double)((k + 1) * (rows + cols)) / n, rest = energy - gone[k], least = 1e-12 * energy;
+        double noise = (double)((k + 1) * (rows + cols)) / n, rest = energy - gone[k], least = FIT_LEAST_REST * energy;
         if (!(noise <= 0.5 && squares[k] > 0)) break;
         sizes[k] = __builtin_sqrt(squares[k]);
         total += sizes[k];
@@ -42,11 +42,11 @@ fit_choice lowrank_fit_choose(const double *squares, const double *gone, size_t 
         int64_t gain = (int64_t)(rows * cols) * (all - logarithm(table, rest * (1 + noise)));
         int64_t by_row = 0, by_col = 0;
         for (size_t i = 0; i <= k; i++) {
-            double power = 17.079468445347135 * sizes[i] / step2;
+            double power = FIT_TWO_PI_E * sizes[i] / step2;
             by_row += logarithm(table, 1 + power * even / height);
             by_col += logarithm(table, 1 + power / (width * even));
         }
-        gain -= 2 * SIDE * LOG_UNIT * (int64_t)(k + 1) + (int64_t)rows * by_row + (int64_t)cols * by_col;
+        gain -= 2 * FIT_SIDE * FIT_LOG_UNIT * (int64_t)(k + 1) + (int64_t)rows * by_row + (int64_t)cols * by_col;
         if (gain > best.gain) best.rank = k + 1, best.step = step2, best.gain = gain;
     }
     best.step = __builtin_sqrt(best.step);

@@ -102,7 +102,7 @@ static void invert_root(fit_doubles matrix, fit_doubles inverse, size_t count) {
     }
     for (size_t i = 0; i < count; i++) {
         double *mine = inverse.entries + i * inverse.stride, left = matrix.entries[i * matrix.stride + i];
-        lost[i] = left <= first[i] * 0x1p-20;
+        lost[i] = left <= first[i] * FIT_LOST;
         if (lost[i]) continue;
         double pivot = __builtin_sqrt(left);
         for (size_t j = 0; j <= i; j++) mine[j] /= pivot;

@@ -73,13 +73,13 @@ FLOAT_INLINE void take_values(const uint8_t *words, int word, size_t count, doub
 
 FLOAT_INLINE uint64_t measure_some(const uint8_t *words, int word, size_t count, const int32_t *products, double by_row,
                                    const double *by_col, uint64_t *cols) {
-    const double least = 0.29 * (word == 2 ? 0x1p-7 : 0x1p-23);
+    const double least = FIT_FLOOR * (word == 2 ? 0x1p-7 : 0x1p-23);
     double values[LOWRANK_PANEL];
     uint64_t sum = 0;
     take_values(words, word, count, values);
     for (size_t l = 0; l < count; l++) {
         double size = fit_size(values[l]), residual = fit_size(values[l] - products[l] * by_row * by_col[l]);
-        double place = (size > 0x1p-126 ? size : 0x1p-126) * least;
+        double place = (size > FIT_SMALLEST ? size : FIT_SMALLEST) * least;
         uint64_t found = fit_bits(residual > place ? residual : place) >> 44;
         sum += found, cols[l] += found;
     }
@@ -91,7 +91,7 @@ FLOAT_INLINE uint64_t measure_some(const uint8_t *words, int word, size_t count,
 /* What measure_some does for a panel */
 FLOAT_INLINE uint64_t measure_panel(const uint8_t *words, int word, const int32_t *products, double by_row,
                                     const double *by_col, uint64_t *cols) {
-    const __m256d tiny = _mm256_set1_pd(0x1p-126), least = _mm256_set1_pd(0.29 * (word == 2 ? 0x1p-7 : 0x1p-23));
+    const __m256d tiny = _mm256_set1_pd(FIT_SMALLEST), least = _mm256_set1_pd(FIT_FLOOR * (word == 2 ? 0x1p-7 : 0x1p-23));
     __m256i sum = _mm256_setzero_si256();
     __m256d values[LOWRANK_PANEL / 4];
     for (size_t l = 0; l < LOWRANK_PANEL; l += 8) take_eight(words + l * (size_t)word, word, values + l / 4);
