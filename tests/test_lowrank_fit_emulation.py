@@ -4,6 +4,7 @@ import pytest
 from cuda_emulation.device import POISON, EmulatedDevice, compiler
 from lowrank_models import check, odd_matrices
 from test_lowrank import as_words, low_rank
+from test_lowrank_fit import golden_words
 
 pytestmark = [
     pytest.mark.slow,
@@ -23,6 +24,10 @@ def test_matrices_of_several_shapes_in_one_call(folder, word):
     shapes = [(64, 64), (70, 130), (200, 65), (64, 257)]
     matrices = [as_words(low_rank(rows, cols, seed=i), word) for i, (rows, cols) in enumerate(shapes)]
     check(matrices, EmulatedDevice(folder))
+
+
+def test_the_matrix_of_the_golden_model(folder):
+    check([golden_words(4)], EmulatedDevice(folder))
 
 
 def test_one_pass(folder):
