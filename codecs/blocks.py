@@ -14,12 +14,11 @@ from nvckpt.codecs.base import Buffer, Codec
 from nvckpt.codecs.chunked import ChunkedCodec
 from nvckpt.codecs.content import Content
 from nvckpt.codecs.errors import CorruptChunkError, UnknownCodecError
+from nvckpt.codecs.samples import glance, sample
 from nvckpt.codecs.standard import ZSTD_ENTROPY
 
 NO_TRANSFORM, BYTE_PLANES, FLOAT_PLANES = 0, 1, 2
 
-_SAMPLE_PIECE = 32 << 10
-_SAMPLE_PIECES = 4
 # A plane that saves less than this is stored: decoding it would cost more than the bytes are worth.
 _WORTH = 0.995
 # Opaque bytes up to this size get a slow search; pickles and zip headers seldom exceed it.
@@ -126,6 +125,8 @@ def standard_may_win(sampled: memoryview, size: int, content: Content, by_float:
         return False
     if size <= _SMALL_FLOATS:
         return True
+    if not _standard_hinted(glance(sampled, size), size, content, by_float):
+        return False
     # Level max takes what little there is.
     clearly, noticed = (1.0, 0.0) if choice.level == "max" else (_CLEARLY, _NOTICED)
     share = _standard_block(sampled, content, Choice(registry.AUTO, "fast")).encoded_size / len(sampled)
@@ -141,6 +142,21 @@ def others_may_win(sampled: memoryview, size: int, content: Content, by_float: i
     if choice.codec == registry.AUTO and _narrowed_block(sampled, Content(content.word, content.kind), choice):
         return True
     return standard_may_win(sampled, size, content, by_float, choice)
+
+
+def others_hinted(seen: memoryview, size: int, content: Content, by_float: int, choice: Choice) -> bool:
+    """Tell from a `glance` at a block whether its sample is worth a look: `others_may_win` is false where this is."""
+    if choice.codec != registry.AUTO:
+        return False
+    if size <= _SMALL_FLOATS or _narrowed_block(seen, Content(content.word, content.kind), choice):
+        return True
+    return _standard_hinted(seen, size, content, by_float)
+
+
+def _standard_hinted(seen: memoryview, size: int, content: Content, by_float: int) -> bool:
+    """Whether planes by zstd of an eighth of the sample are smaller than `float`'s: most blocks end here."""
+    planes_size = _standard_block(seen, content, Choice(registry.AUTO, "fast")).encoded_size
+    return planes_size * size < by_float * len(seen)
 
 
 def low_rank_may_win(content: Content, size: int, choice: Choice) -> bool:
@@ -303,20 +319,6 @@ def _candidates(size: int, content: Content) -> list[tuple[int, int]]:
     if size < _GUESS_FROM:
         return []
     return [(FLOAT_PLANES, 2), (FLOAT_PLANES, 4), (BYTE_PLANES, 2), (BYTE_PLANES, 4), (BYTE_PLANES, 8)]
-
-
-def sample(data: memoryview) -> memoryview:
-    """A few evenly spread pieces; their places depend on the length alone."""
-    ranges = sample_ranges(len(data))
-    return data if len(ranges) == 1 else memoryview(b"".join(data[start : start + size] for start, size in ranges))
-
-
-def sample_ranges(size: int) -> list[tuple[int, int]]:
-    """Where the pieces of a sample of `size` bytes begin, and how long they are."""
-    if size <= _SAMPLE_PIECE * _SAMPLE_PIECES:
-        return [(0, size)]
-    step = (size - _SAMPLE_PIECE) // (_SAMPLE_PIECES - 1) // 8 * 8
-    return [(i * step, _SAMPLE_PIECE) for i in range(_SAMPLE_PIECES)]
 
 
 def _sample_size(parts: Iterable[Buffer]) -> int:

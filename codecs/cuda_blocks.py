@@ -4,6 +4,7 @@
 zstd's search shrinks more) is coded by the CPU meanwhile. All work goes to CuPy's current device and stream.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -20,11 +21,22 @@ from nvckpt.codecs.cuda_pieces import copy_pieces, differing, piece_table
 from nvckpt.codecs.cuda_transfer import ALIGNMENT, address_of, fetched, is_array
 from nvckpt.codecs.float_codec import spec_of
 from nvckpt.codecs.float_cuda_device import BY_FACTORS, CupyDevice, prepare
+from nvckpt.codecs.samples import Range, glance_ranges, joined, sample_ranges
 
 Numbers = npt.NDArray[np.int64]
 
 HostBytes = Callable[[int], Buffer]
 """Gives the bytes of a block by its number."""
+
+
+RangesOf = Callable[[int], list[Range]]
+"""Which ranges to look at of a block of some bytes."""
+
+Pieces = Callable[[Sequence[int], RangesOf], list[memoryview]]
+"""Gives these ranges of the blocks of some numbers, those of a block joined."""
+
+Fact = tuple[int, Content, int, Choice]
+"""A block's bytes, content, bytes as it was coded, and what was asked for."""
 
 
 class OnHost(Protocol):
@@ -51,18 +63,21 @@ def encode(
     routes = [_route(array, content, choice) for array, content in zip(arrays, contents, strict=True)]
     results: dict[int, Block] = {}
     floats = [i for i in numbers if routes[i] == "float"]
-    by_float = _by_float([arrays[i] for i in floats], [contents[i] for i in floats], choice)
-    by_low_rank = _by_low_rank([arrays[i] for i in floats], [contents[i] for i in floats], choice)
-    samples = {} if host else _samples([arrays[i] for i in floats])
+    mine, kinds = [arrays[i] for i in floats], [contents[i] for i in floats]
+    by_low_rank = _by_low_rank(mine, kinds, choice)
+    made = [Made(block, by_low_rank.get(n)) for n, block in enumerate(_by_float(mine, kinds, choice))]
 
-    def settle(number: int) -> Block:
-        i, made = floats[number], Made(by_float[number], by_low_rank.get(number))
-        sampled = blocks.sample(memoryview(get(i)).cast("B")) if host else samples[number]
-        if blocks.others_may_win(sampled, arrays[i].size, contents[i], made.last.encoded_size, choice):
-            return blocks.encode(get(i), contents[i], choice, made)
-        return min(_stored(arrays[i]), made.by_float, made.last, key=lambda block: block.encoded_size)
+    def pieces(some: Sequence[int], ranges_of: RangesOf) -> list[memoryview]:
+        if host is None:
+            return _pieces([mine[n] for n in some], ranges_of)
+        return [joined(memoryview(host(floats[n])).cast("B"), ranges_of(mine[n].size)) for n in some]
 
-    results |= zip(floats, run(settle, range(len(floats))), strict=True)
+    facts = [(a.size, c, m.last.encoded_size, choice) for a, c, m in zip(mine, kinds, made, strict=True)]
+    doubtful = _in_doubt(facts, pieces, run)
+    for i, array, block in zip(floats, mine, made, strict=True):
+        results[i] = min(_stored(array), block.by_float, block.last, key=lambda one: one.encoded_size)
+    tried = run(lambda n: blocks.encode(get(floats[n]), kinds[n], choice, made[n]), doubtful)
+    results |= zip([floats[n] for n in doubtful], tried, strict=True)
     vendor = [i for i in numbers if routes[i] == "nvcomp"]
     coded = _by_nvcomp([arrays[i] for i in vendor], [contents[i] for i in vendor], choice)
     results |= zip(vendor, coded, strict=True)
@@ -111,22 +126,31 @@ def _by_low_rank(arrays: Sequence[Any], contents: Sequence[Content], choice: Cho
     }
 
 
-def _samples(arrays: Sequence[Any]) -> dict[int, memoryview]:
-    """Fetch what `blocks.sample` would take of each array, in one copy."""
+def _in_doubt(facts: Sequence[Fact], pieces: Pieces, run: OnHost) -> list[int]:
+    """Which blocks the CPU may code smaller than they were coded here; a glance settles most."""
+    numbers = range(len(facts))
+    glances = pieces(numbers, glance_ranges)
+    hints = run(lambda n: blocks.others_hinted(glances[n], *facts[n]), numbers)
+    hinted = [n for n, yes in zip(numbers, hints, strict=True) if yes]
+    sampled = dict(zip(hinted, pieces(hinted, sample_ranges), strict=True))
+    chances = run(lambda n: blocks.others_may_win(sampled[n], *facts[n]), hinted)
+    return [n for n, yes in zip(hinted, chances, strict=True) if yes]
+
+
+def _pieces(arrays: Sequence[Any], ranges_of: RangesOf) -> list[memoryview]:
+    """Fetch ranges of each array, in one copy."""
+    if not arrays:
+        return []
     device = CupyDevice()
-    ranges = [(int(a.data.ptr) + start, size) for a in arrays for start, size in blocks.sample_ranges(a.size)]
+    ranges = [(int(a.data.ptr) + start, size) for a in arrays for start, size in ranges_of(a.size)]
     sizes = [size for _, size in ranges]
     starts = np.cumsum([0, *sizes])
     room = device.empty(int(starts[-1]))
     base = device.address(room)
     copy_pieces(device, piece_table([at for at, _ in ranges], (base + starts[:-1]).tolist(), sizes))
     host = memoryview(room.get())
-    samples, position = {}, 0
-    for number, array in enumerate(arrays):
-        size = sum(length for _, length in blocks.sample_ranges(array.size))
-        samples[number] = host[position : position + size]
-        position += size
-    return samples
+    ends = np.cumsum([0, *(sum(size for _, size in ranges_of(a.size)) for a in arrays)]).tolist()
+    return [host[start:end] for start, end in itertools.pairwise(ends)]
 
 
 def _by_nvcomp(arrays: Sequence[Any], contents: Sequence[Content], choice: Choice) -> list[Block]:
@@ -137,7 +161,8 @@ def _by_nvcomp(arrays: Sequence[Any], contents: Sequence[Content], choice: Choic
     level = choice.level if isinstance(choice.level, str) else "default"
     plans = [_planes(array, content, choice) for array, content in zip(arrays, contents, strict=True)]
     parts = [part for _, _, split in plans for part in split]
-    worth = [True] * len(parts) if form.own else [blocks.worth_coding(sampled) for sampled in _samples(parts).values()]
+    sampled = _pieces([] if form.own else parts, sample_ranges)
+    worth = [True] * len(parts) if form.own else [blocks.worth_coding(plane) for plane in sampled]
     chosen = [i for i, part in enumerate(parts) if worth[i] and part.size >= nvcomp_formats.SMALLEST]
     # nvCOMP's own formats take a block as it is, so its parts are the blocks.
     elements = [form.element(contents[i], parts[i].size) if form.own else 0 for i in chosen]

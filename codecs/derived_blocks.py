@@ -7,6 +7,7 @@ from nvckpt.codecs.base import Buffer
 from nvckpt.codecs.blocks import NO_TRANSFORM, Block, Choice, Stream
 from nvckpt.codecs.content import Content
 from nvckpt.codecs.errors import CorruptChunkError, UnknownCodecError
+from nvckpt.codecs.samples import sample
 
 # A derived stream up to this size is not compared with the plain codec.
 _SMALL_STREAM = 256
@@ -31,7 +32,7 @@ def encode(data: Buffer, origin: Origin, references: Buffer, content: Content, c
     if stream is None:
         return None
     if len(stream) > _SMALL_STREAM:
-        sampled = blocks.sample(memoryview(data).cast("B"))
+        sampled = sample(memoryview(data).cast("B"))
         alone = blocks.encode(sampled, Content(content.word, content.kind), choice).encoded_size
         if alone * len(data) < len(stream) * len(sampled):
             return None

@@ -9,6 +9,9 @@ from nvckpt.codecs.rounding import narrow_to_fp16, narrow_to_fp32, widen_fp16, w
 FP32_OF_FP16, FP64_OF_FP32 = 1, 2
 """What the wide words hold; ids of the format."""
 
+# Bits that widening leaves zero.
+_LOW = {FP32_OF_FP16: (1 << 13) - 1, FP64_OF_FP32: (1 << 29) - 1}
+
 # The sample that tells whether it is worth a try: words at a place, and places.
 _STRETCH, _PLACES = 64, 16
 # Words at a time: a step's arrays stay in a core's cache.
@@ -42,6 +45,8 @@ def _may_narrow(kind: int, words: Words) -> bool:
     """Look at a few words: do they narrow, and is it worth it? FP32 whose low halves are zero is left to `float`."""
     step = max(1, (len(words) - _STRETCH) // (_PLACES - 1))
     sample = np.concatenate([words[place * step : place * step + _STRETCH] for place in range(_PLACES)])
+    if (sample & sample.dtype.type(_LOW[kind])).any():
+        return False
     if kind == FP32_OF_FP16 and not (sample & np.uint32(0xFFFF)).any():
         return False
     return bool((_widen(kind, _narrow(kind, sample)) == sample).all())
