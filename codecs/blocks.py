@@ -26,8 +26,8 @@ _SMALL = 1 << 20
 _SMALL_FLOATS = 64 << 10
 # A sample's zstd must beat `float` by this much before the whole block is tried: a sample misses rows and columns.
 _CLEARLY = 0.97
-# And it must save so much of the sample more than `float` does, or nobody would notice but whoever waits for it.
-_NOTICED = 0.005
+# And it must save so much of the sample more than `float` does, whose tables and states weigh on a sample: 1 % of it.
+_NOTICED = 0.02
 # Planes must beat the plain bytes clearly on a sample, which a stronger search may still improve.
 _WORTH_PLANES = 0.97
 # Below this, opaque bytes are text and tables, not arrays of numbers.

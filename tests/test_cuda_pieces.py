@@ -59,14 +59,15 @@ def test_finds_each_byte_that_differs(device, ranges):
     rng = np.random.default_rng(2)
     host = rng.integers(0, 256, ranges[-1][1] + ranges[-1][2], np.uint8)
     same = [(t, t, n) for _, t, n in ranges]
-    left = device.upload(host)
-    assert not differing(device, table(device, left, device.upload(host), same)).any()
+    left, right = device.upload(host), device.upload(host)
+    assert not differing(device, table(device, left, right, same)).any()
     for number in (3, 8, len(ranges) - 1):
         _, t, n = ranges[number]
         for at in (t, t + n - 1):
             other = host.copy()
             other[at] ^= 1
-            found = differing(device, table(device, left, device.upload(other), same))
+            right = device.upload(other)  # named, for it must outlive the launch
+            found = differing(device, table(device, left, right, same))
             assert found.nonzero()[0].tolist() == [number]
 
 

@@ -34,9 +34,8 @@ def nvrtc():
         found = importlib.util.find_spec("nvidia.cuda_nvrtc")
     except ModuleNotFoundError:
         return None
-    libraries = [
-        path for place in found.submodule_search_locations or () for path in Path(place).glob("lib/libnvrtc.so*")
-    ]
+    places = found.submodule_search_locations or () if found else ()
+    libraries = [path for place in places for path in Path(place).glob("lib/libnvrtc.so*")]
     return ctypes.CDLL(str(libraries[0])) if libraries else None
 
 
