@@ -39,15 +39,19 @@ class StorageBytes:
     """The bytes of a torch storage on any device, copied to the host range by range."""
 
     def __init__(self, storage: Any) -> None:
-        import torch
-
         self.storage = storage
         self.size: int = storage.nbytes()
         if storage.device.type == "meta":
             storage.cpu()  # raises what torch.save raises
-        with torch.no_grad():
-            self._flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
         self._host = _memory(self._flat) if storage.device.type == "cpu" and self.size else None
+
+    @cached_property
+    def _flat(self) -> Any:
+        """The storage as a tensor of bytes: made when one is read, which those that a GPU codes are not."""
+        import torch
+
+        with torch.no_grad():
+            return torch.empty(0, dtype=torch.uint8, device=self.storage.device).set_(self.storage)
 
     @property
     def place(self) -> tuple[int, int] | None:

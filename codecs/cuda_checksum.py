@@ -25,6 +25,7 @@ _BLOCKS_AN_ITEM = 64
 _CRC_PART = 256 << 10
 _WARPS = 4
 _MASK = (1 << 64) - 1
+_ONES = 0xFFFFFFFF
 
 _P32_1, _P32_2, _P32_3 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
 _P64_1, _P64_2, _P64_3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
@@ -177,12 +178,13 @@ def _joined(parts: npt.NDArray[np.uint32], sizes: Sequence[int]) -> list[int]:
     moved[behind < 0] = 0
     running = np.concatenate([[np.uint32(0)], np.bitwise_xor.accumulate(moved)])
     whole = running[ends] ^ running[ends - counts]
-    found = []
-    for size, end, before in zip(sizes, ends.tolist(), whole.tolist(), strict=True):
-        if not size:
-            found.append(0)
-            continue
-        last = crc32.shift((size - 1) % _CRC_PART + 1)
-        begun = crc32.multiply(crc32.shift(size), 0xFFFFFFFF)
-        found.append(crc32.multiply(last, before) ^ int(parts[end - 1]) ^ begun ^ 0xFFFFFFFF)
-    return found
+    # The sums begin with ones and end inverted. A loop over thousands of tensors would keep the device waiting.
+    past_last = _shifts_of([(size - 1) % _CRC_PART + 1 for size in sizes])
+    begun = crc32.multiply_all(_shifts_of(sizes), np.array(_ONES, np.uint32))
+    found = crc32.multiply_all(past_last, whole) ^ parts[np.maximum(ends - 1, 0)] ^ begun ^ np.uint32(_ONES)
+    return [value if size else 0 for size, value in zip(sizes, found.tolist(), strict=True)]
+
+
+def _shifts_of(lengths: Sequence[int]) -> npt.NDArray[np.uint32]:
+    """`crc32.shift` of each length; tensors have few different ones."""
+    return np.array([crc32.shift(length) for length in lengths], np.uint32)
