@@ -10,7 +10,6 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from typing import Any
 
 from nvckpt.codecs import crc32
@@ -19,6 +18,7 @@ from nvckpt.formats.byte_source import JoinedBytes, MemoryBytes, Part
 from nvckpt.formats.checksum import checksum
 from nvckpt.formats.dtypes import UNKNOWN
 from nvckpt.formats.errors import MalformedCheckpointError
+from nvckpt.formats.lockless import cached_property
 from nvckpt.formats.pickle_walk import walk
 from nvckpt.formats.segments import Segment, Source, tile
 from nvckpt.formats.sniff import read_source

@@ -1,7 +1,6 @@
 """Writing and reading whole archives; sequential on the way out, by position on the way back."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import Protocol
 
 from nvckpt.formats import index as index_format
@@ -33,6 +32,7 @@ from nvckpt.formats.layout import (
     pack_header,
     parse_footer,
 )
+from nvckpt.formats.lockless import cached_property
 from nvckpt.formats.references import ReferenceMap
 
 # Below this an index stays readable to a person with a hex dump.

@@ -4,7 +4,6 @@ import struct
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import overload
 
 import numpy as np
@@ -31,6 +30,7 @@ from nvckpt.formats.layout import (
     check_header,
     parse_footer,
 )
+from nvckpt.formats.lockless import cached_property
 from nvckpt.formats.references import ReferenceMap
 from nvckpt.formats.segments import Segment
 

@@ -12,6 +12,7 @@ import torch
 
 import nvckpt
 from nvckpt import original as original_module
+from nvckpt import state as state_module
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SECONDS = 30
@@ -103,6 +104,28 @@ def test_a_fork_during_a_background_save_does_not_wait_for_it(work, tmp_path):
     finally:
         gate.opened.set()
     assert saving.wait(SECONDS).bytes_in
+
+
+def test_a_fork_inside_the_laying_out_of_a_state(tmp_path, monkeypatch):
+    """Python 3.11's cached_property left its lock, one for all states, taken in the child."""
+    inside, go_on = threading.Event(), threading.Event()
+    found = state_module.find_storages
+
+    def waiting(values):
+        if threading.current_thread().name == "nvckpt-save":
+            inside.set()
+            assert go_on.wait(SECONDS)
+        return found(values)
+
+    monkeypatch.setattr(state_module, "find_storages", waiting)
+    saving = nvckpt.save({"w": torch.ones(3)}, tmp_path / "x", blocking=False)
+    try:
+        assert inside.wait(SECONDS)
+        assert in_child(lambda: nvckpt.save({"w": torch.zeros(3)}, tmp_path / "y")) == 0
+    finally:
+        go_on.set()
+    assert saving.wait(SECONDS).bytes_in
+    assert nvckpt.load(tmp_path / "y")["w"].tolist() == [0, 0, 0]
 
 
 def test_a_forked_child_that_ends_leaves_its_parents_files(tmp_path):
